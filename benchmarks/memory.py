@@ -1,6 +1,6 @@
-"""Anonymous memory of a comparison on ImageNet-size ledgers: 50,000 x 12 x 1000 in float16.
+"""Anonymous memory of comparisons and advice on ImageNet-size ledgers: 50,000 x 12 x 1000, float16.
 
-Run: python benchmarks/memory.py [--samples 50000] [--limit 3.0]
+Run: python benchmarks/memory.py [--samples 50000] [--limit 3.0] [--step advise]
 
 Anonymous memory is what a process really needs: pages of a memory-mapped ledger belong to the
 file, and the system takes them back when it wants to. Each of the three splits has the full
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offramp import Ledger, compare
+from offramp import Ledger, advise, compare
 from offramp.costs import Costs
 
 METHODS = ("baseline", "temperature", "eefp-top-5", "ccct-top-5")
@@ -71,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--limit", type=float, default=3.0, help="gigabytes")
+    parser.add_argument("--step", choices=("compare", "advise"), default="compare")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write:
@@ -85,10 +86,14 @@ def main() -> None:
         watch.start()
         stored = Ledger.load(folder)
         held_out, val, test = (as_split(stored, split) for split in ("held_out", "val", "test"))
-        compare(held_out, val, test, METHODS)
+        if options.step == "compare":
+            compare(held_out, val, test, METHODS)
+        else:
+            advise(held_out, val, test)
         seconds = time.perf_counter() - start
+    done = ", ".join(METHODS) if options.step == "compare" else "advise"
     print(
-        f"{', '.join(METHODS)} on three ledgers of {size:.2f} GB: peak anonymous memory "
+        f"{done} on three ledgers of {size:.2f} GB: peak anonymous memory "
         f"{watch.gigabytes:.2f} GB (limit {options.limit} GB), {before:.2f} GB of it before any "
         f"ledger was opened; {seconds:.0f} s"
     )

@@ -424,7 +424,7 @@ def _check_steps(values: Array, steps: Array) -> None:
     else:
         message = (
             "`costs` must be positive and increase from exit to exit, got {value:g} at {place} "
-            "after {before:g}; they are cumulative: what running up to an exit costs, not its own "
-            "stage alone"
+            "after {before:g}; they are cumulative, what running up to an exit costs: if these "
+            "are of each stage alone, give numpy.cumsum(costs)"
         )
         _check_none(steps <= 0, values, message)

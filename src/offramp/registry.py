@@ -187,7 +187,7 @@ TOP = re.compile(r"(eefp|ccct)-top-([1-9]\d*|all)(-no-history)?")
 _ALL_K = tuple(f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5, 10, "all"))
 
 GROUPS = {
-    "standard": ("baseline", "temperature", "eefp", "eefp-no-history", "ccct"),
+    "standard": ("baseline", "temperature", "eefp", "eefp-no-history", "ccct", "auto"),
     "extended": ("baseline", "temperature", "vector", "matrix", *_ALL_K, "eefp-no-history"),
     "simple": ("baseline", "entropy", "margin", "patience", "product", "ensemble"),
 }

@@ -92,7 +92,21 @@ def test_bad_logit_far_down_a_large_ledger_is_named():
         ({"labels": np.eye(4)[[0, 1, 2, 3, 0, 0]]}, r"one-hot, give labels\.argmax\(1\)"),
         ({"labels": np.zeros(6)}, "must be integers, got float64"),
         ({"labels": [True, False] * 3}, "must be integers, got bool"),
-        ({"labels": ["a"] * 6}, "`labels` must be an array of numbers"),
+        ({"labels": ["a"] * 6}, r"`labels` are names, such as 'a', .*: give class_names=\[...\]"),
+        (
+            {"labels": ["a"] * 5 + ["x"], "class_names": list("abcd")},
+            "the label 'x' is not among `class_names`: a, b, c, d$",
+        ),
+        ({"logits": []}, "`logits` has no exits"),
+        ({"logits": {}}, "`logits` has no exits"),
+        (
+            {"logits": [normal(6, 4), normal(6, 4), normal(6, 3)]},
+            r"one shape \[N, K\], one per exit, got \[6, 4\], \[6, 4\], \[6, 3\]$",
+        ),
+        (
+            {"logits": {f"exit{m}": normal(6, 4) for m in (1, 10, 2)}},
+            "names the exits exit1, exit10, exit2, in this order, and .* put the first exit first",
+        ),
         ({"logits": np.zeros((6, 4))}, r"shape \[N, M, K\], got \[6, 4\]"),
         ({"logits": np.zeros((0, 3, 4))}, "no samples"),
         ({"logits": np.zeros((6, 1, 4)), "costs": [1.0]}, "at least two exits and two classes"),
@@ -109,7 +123,11 @@ def test_bad_logit_far_down_a_large_ledger_is_named():
         ({"costs": "abc"}, "`costs` must be an array of numbers"),
         ({"costs": [[1, 2, 3], [1]]}, "`costs` must be an array of numbers"),
         ({"split": "validation"}, "one of train, held_out, val, test, all, got 'validation'"),
-        ({"sample_ids": [1, 2, 3, 4, 5, 5]}, "distinct, but 5 stands there twice"),
+        (
+            {"sample_ids": [1, 2, 3, 4, 5, 5]},
+            "distinct, but 5 stands there twice; .* name it as their `groups` instead",
+        ),
+        ({"costs": [1.0, 1.0, 1.0]}, r"of each stage alone, give numpy\.cumsum\(costs\)"),
         ({"sample_ids": [1, 2]}, "name the 6 samples, got 2"),
         ({"sample_ids": [1, 2, 3, 4, 5, "x"]}, "all integers or all strings"),
         ({"class_names": ["a"]}, "name the 4 classes"),
@@ -118,6 +136,36 @@ def test_bad_logit_far_down_a_large_ledger_is_named():
 def test_bad_input_is_refused_in_words(changes, message):
     with pytest.raises(LedgerError, match=message):
         small(**changes)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("form", [list, tuple, lambda parts: dict(enumerate(parts))])
+def test_logits_may_come_exit_by_exit(kind, form):
+    logits = normal(6, 3, 4)
+    parts = form([kind(np.ascontiguousarray(logits[:, m])) for m in range(3)])
+    assert np.array_equal(small(logits=parts).logits, logits)
+    assert np.array_equal(Ledger(parts, None, [1, 2, 3], split="val").logits, logits)
+
+
+def test_a_list_of_samples_is_still_a_list_of_samples():
+    logits = normal(6, 3, 4)
+    assert np.array_equal(small(logits=list(logits)).logits, logits)
+    square = normal(3, 3, 4)  # as many samples as exits
+    kept = Ledger(list(square), [0, 1, 2], [1, 2, 3], split="val")
+    assert np.array_equal(kept.logits, square)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, object), np.bytes_])
+def test_labels_may_be_names_of_classes(kind):
+    names = ["owl", "cat", "fox", "dog"]
+    given = ["dog", "owl", "cat", "fox", "owl", "owl"]
+    labels = np.array(given, "S") if kind is np.bytes_ else kind(given)
+    assert small(labels=labels, class_names=names).labels.tolist() == [3, 0, 1, 2, 0, 0]
+
+
+def test_labels_may_be_numbers_in_an_array_of_objects():
+    labels = np.array([0, 1, 2, 3, 0, 0], dtype=object)
+    assert small(labels=labels).labels.tolist() == labels.tolist()
 
 
 def test_stage_and_head_costs_give_cumulative_costs():
@@ -359,6 +407,43 @@ def test_npz_with_a_near_name_is_told_the_right_one(tmp_path, arrays, message):
         Ledger.load(path, split="val")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_npz_with_an_array_per_exit_is_read_in_the_order_of_the_numbers(tmp_path, first):
+    logits = normal(6, 12, 4)
+    parts = {f"logits_{first + m}": logits[:, m] for m in reversed(range(12))}
+    path = write(tmp_path / "a.npz", **parts, labels=GOOD["labels"], costs=np.arange(1, 13))
+    assert np.array_equal(Ledger.load(path, split="test").logits, logits)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((0, 1, 3), "has `logits_3` and no `logits_2`$"),
+        ((2, 3), "has `logits_3` and no `logits_0`$"),
+    ],
+)
+def test_npz_that_lacks_an_exit_is_refused(tmp_path, numbers, message):
+    parts = {f"logits_{m}": normal(6, 4) for m in numbers}
+    path = write(tmp_path / "a.npz", **parts, labels=np.zeros(6, int), costs=np.arange(1, 4))
+    with pytest.raises(FileFormatError, match=message):
+        Ledger.load(path, split="test")
+
+
+def test_npz_labels_may_be_names(tmp_path):
+    names = ["owl", "cat", "fox", "dog"]
+    arrays = {"logits": normal(4, 3, 4), "costs": np.arange(1, 4), "class_names": names}
+    path = write(tmp_path / "a.npz", **arrays, labels=["dog", "owl", "cat", "fox"])
+    ledger = Ledger.load(path, split="test")
+    assert (ledger.labels.tolist(), ledger.class_names) == ([3, 0, 1, 2], names)
+
+
+def test_npz_labels_that_are_objects_are_told_how_to_be_texts(tmp_path):
+    labels = np.array(["a", "b", "c"], dtype=object)
+    path = write(tmp_path / "a.npz", logits=normal(3, 3, 4), costs=np.arange(1, 4), labels=labels)
+    with pytest.raises(FileFormatError, match=r"array `labels` holds Python objects, .*dtype=str"):
+        Ledger.load(path, split="test")
+
+
 def test_npz_without_what_is_needed_says_what_it_has(tmp_path):
     path = write(tmp_path / "a.npz", labels=GOOD["labels"])
     with pytest.raises(FileFormatError, match=r"no `logits` and no `costs` .*; it has labels$"):
@@ -392,7 +477,7 @@ def test_pickled_objects_are_never_read(tmp_path):
             return os.system, ("touch " + str(tmp_path / "boom"),)
 
     path = write(tmp_path / "a.npz", **GOOD, costs=np.array([Bomb()], dtype=object))
-    with pytest.raises(FileFormatError, match="arrays of Python objects, which are never read"):
+    with pytest.raises(FileFormatError, match="`costs` holds Python objects, which are never"):
         Ledger.load(path, split="test")
     assert not (tmp_path / "boom").exists()
 

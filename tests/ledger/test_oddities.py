@@ -7,7 +7,7 @@ from offramp import Ledger, Policy, compare, synthetic
 from offramp.arrays import softmax
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
 from offramp.ledger import load_ledgers
-from offramp.ledger.checks import oddities
+from offramp.ledger.oddities import missing_classes, oddities
 from offramp.scorers import MaxProbability
 
 
@@ -53,6 +53,40 @@ def test_copies_are_counted_unless_groups_say_what_belongs_together(val):
     groups = [int(each) for each in index]
     known = Ledger(val.logits[index], val.labels[index], val.costs, split="val", groups=groups)
     assert oddities(known) == []
+
+
+@pytest.mark.parametrize("copies", [2, 5])
+def test_near_copies_are_noticed_unless_groups_say_what_belongs_together(val, copies):
+    rows = np.repeat(np.arange(400 // copies), copies)
+    noise = 0.02 * np.random.default_rng(0).normal(size=(len(rows), *val.logits.shape[1:]))
+    logits, labels = val.logits[rows] + noise, val.labels[rows]
+    (text,) = oddities(changed(val, logits, labels))
+    assert "have nearly the same logits as another one; if they are versions of one thing" in text
+    known = Ledger(logits, labels, val.costs, split="val", groups=rows.tolist())
+    assert oddities(known) == []
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_samples_of_few_dimensions_are_no_near_copies(val, classes):
+    logits, labels = val.logits[..., :classes], val.logits[:, -1, :classes].argmax(axis=1)
+    assert oddities(changed(val, logits, labels)) == []
+
+
+def test_a_test_set_with_half_of_the_classes_is_noticed():
+    splits = synthetic.ledgers(seed=0, samples=400)
+    half = splits["test"].take(splits["test"].labels < 5)
+    with pytest.warns(LedgerWarning, match=r"test has no samples of 5 of the 10 classes .* as 5:"):
+        compare(splits["held_out"], splits["val"], half, ["baseline"], resamples=2)
+
+
+@pytest.mark.parametrize("samples", [30, 300])
+def test_a_class_that_is_missing_by_chance_is_not_remarkable(samples):
+    splits = synthetic.ledgers(seed=0, samples=samples, classes=40)
+    rare = splits["test"].take(splits["test"].labels != 7)
+    if samples == 30:
+        assert missing_classes(splits["held_out"], splits["val"], rare) == []
+    unlabelled = Ledger(rare.logits, None, rare.costs, split="test")
+    assert missing_classes(splits["held_out"], unlabelled) == []
 
 
 def test_files_are_looked_at_when_they_are_loaded(val, tmp_path):

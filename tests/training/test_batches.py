@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from offramp import Ledger
 from offramp.data.decoding import Decoder
 from offramp.data.images_and_texts import ImageData, Pixels
 from offramp.errors import CorruptImageError, DataError
@@ -124,3 +125,26 @@ def test_tensors_in_memory_are_read_here(samples, data):
     read = samples(data, 2)
     assert len(list(read.batches(torch.arange(64).split(8)))) == 8
     assert read._loader is None
+
+
+@pytest.mark.parametrize("column", ["image", "img", "pixel_values"])
+def test_data_sets_of_hugging_face_in_torch_format_are_read(column):
+    datasets = pytest.importorskip("datasets")
+    images = torch.arange(4 * 3 * 2 * 2, dtype=torch.float32).view(4, 3, 2, 2)
+    data = datasets.Dataset.from_dict({column: images.tolist(), "label": [2, 0, 1, 0]})
+    order = torch.tensor([3, 0])
+    ((inputs, labels),) = Samples(data.with_format("torch")).batches([order])
+    assert torch.equal(inputs, images[order])
+    assert labels.tolist() == [0, 2]
+
+
+def test_logits_and_labels_of_hugging_face_make_a_ledger():
+    datasets = pytest.importorskip("datasets")
+    logits = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
+    columns = {f"exit_{m}": logits[:, m].tolist() for m in range(2)}
+    data = datasets.Dataset.from_dict({**columns, "label": [0, 1, 2, 0, 1, 2]})
+    for found in (data.with_format("torch"), data.with_format("numpy"), data):
+        parts = {name: found[name] for name in columns}
+        ledger = Ledger(parts, found["label"], [1, 2], split="val")
+        assert np.array_equal(ledger.logits.astype(np.float32), logits)
+        assert ledger.labels.tolist() == data[:]["label"]

@@ -1,18 +1,26 @@
 """`advise`: are early exits worth it for this network? One verdict in words, with intervals."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from offramp.advice.auto import auto
 from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
+from offramp.evaluation.columns import share_text, text_table
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, mix_at
+from offramp.evaluation.worse_exits import points, worse_exits_in_words
+from offramp.files import plain
 from offramp.ledger import Ledger
+from offramp.ledger.oddities import warn_of_classes
 from offramp.methods import Method
 from offramp.plan import Plan
 from offramp.registry import CANDIDATES
+
+MARGIN = 0.01
+"""A fixed exit suffices if it is shown to lose at most so much accuracy."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class BudgetAdvice:
     mix: FixedMix  # the best random mix of two fixed exits at that cost, chosen on val
     over_mix: Interval  # what the policy gains over it
     over_full: Interval  # what the policy gains over the full network; mostly a loss
+    chosen: str  # the method
     why: str  # how the policy was chosen
 
 
@@ -33,19 +42,44 @@ class Advice:
     """One verdict in words, and what it rests on.
 
     Attributes:
-        verdict: `exits`, `fixed` or `full`.
+        verdict: `exits`, `fixed`, `full`, or `unclear` where test is too small to tell.
         text: The verdict as a sentence.
         budgets: The figures.
-        plan: The policies.
+        plan: The policies; `plan.why` has the reasons for each.
+        notes: Sentences on exits that are less accurate than exits before them.
     """
 
     verdict: str
     text: str
     budgets: list[BudgetAdvice]
     plan: Plan
+    notes: list[str]
 
     def __str__(self) -> str:
-        return "\n".join([self.text, *(_budget_in_words(row) for row in self.budgets)])
+        return "\n".join([self.text, *self.notes, "", text_table([COLUMNS, *self.rows()])])
+
+    def rows(self) -> list[list[str]]:
+        """The figures as texts, a row per budget, under `COLUMNS`."""
+        return [
+            [
+                share_text(row.budget),
+                f"{100 * row.accuracy:.2f}",
+                share_text(row.cost),
+                points(row.over_mix).replace(" points", ""),
+                points(row.over_full).replace(" points", ""),
+                row.chosen,
+            ]
+            for row in self.budgets
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: the verdict, and every figure as a number."""
+        found: dict[str, Any] = plain(asdict(replace(self, plan=None)))  # type: ignore[arg-type]
+        return {**found, "plan": {"exits": list(self.plan.exits)}}
+
+
+COLUMNS = ["budget", "accuracy", "cost", "over the mix", "over the full network", "chosen"]
+"""Of the table of an advice. The mix is that of the two best fixed exits at the same cost."""
 
 
 def advise(
@@ -60,9 +94,10 @@ def advise(
 
     Early exits are worth it if, at some budget, the policy is clearly more accurate than the best
     random mix of two fixed exits that costs as much: what can be had without looking at a sample.
-    Otherwise a fixed exit suffices if one that costs less than the full network is not clearly
-    worse than it. Otherwise, the full network it is. With costs in seconds that holds for one
-    machine and batch size.
+    Otherwise a fixed exit suffices if one that costs less than the full network is shown to lose
+    at most one point. Otherwise, the full network it is if every cheaper exit is clearly worse,
+    and test is too small to tell if not. With costs in seconds that holds for one machine and
+    batch size.
 
     Args:
         held_out: To fit answers and scorers.
@@ -72,6 +107,9 @@ def advise(
         methods: To choose from.
         resamples: Bootstrap resamples of the test samples.
 
+    Warns:
+        LedgerWarning: A split lacks classes that the others have.
+
     Example:
         >>> from offramp import synthetic
         >>> splits = synthetic.ledgers(seed=0, exits=4)
@@ -79,6 +117,7 @@ def advise(
         >>> advice.verdict
         'exits'
     """
+    warn_of_classes(held_out, val, test)
     plan = auto(held_out, val, budgets, methods)
     draws = Resamples(len(test), resamples, groups=test.group_numbers)
     right, val_accuracy = test.heads_correct.astype(np.float64), val.heads_correct.mean(axis=0)
@@ -91,18 +130,19 @@ def advise(
         units = test.num_units
         over_mix = _gap(answered - _chance_of_mix(mix, fixed, right, replay.costs), draws, units)
         over_full = _gap(answered - right[:, -1], draws, units)
-        accuracy, why = float(answered.mean()), plan.why[budget]
-        found.append(BudgetAdvice(budget, accuracy, cost, mix, over_mix, over_full, why))
+        reason = plan.methods[budget], plan.why[budget]
+        accuracy = float(answered.mean())
+        found.append(BudgetAdvice(budget, accuracy, cost, mix, over_mix, over_full, *reason))
     gaps = (right[:, row.exit_index] - right[:, -1] for row in fixed[:-1])
     cheaper = [
         (row, _gap(gap, draws, test.num_units)) for row, gap in zip(fixed, gaps, strict=False)
     ]
-    verdict, text = _verdict_of(found, cheaper)
+    verdict, text = _verdict_of(found, cheaper, len(test))
     if test.unit == "seconds":
         text = text.replace("of the compute", "of the time")
         if all(len(policy.exits) == 1 for policy in plan.values()):
             text = f"Do not use exits on this machine at this batch size. {text}"
-    return Advice(verdict, text, found, plan)
+    return Advice(verdict, text, found, plan, worse_exits_in_words(val))
 
 
 def _chance_of_mix(mix: FixedMix, fixed: Sequence[FixedExit], right: Array, costs: Array) -> Array:
@@ -126,44 +166,33 @@ def _gap(gaps: Array, draws: Resamples, units: int) -> Interval:
 
 
 def _verdict_of(
-    found: Sequence[BudgetAdvice], cheaper: Sequence[tuple[FixedExit, Interval]]
+    found: Sequence[BudgetAdvice], cheaper: Sequence[tuple[FixedExit, Interval]], samples: int
 ) -> tuple[str, str]:
-    wins = [row for row in found if row.over_mix.low > 0 and row.over_mix.is_clear]
+    wins = [row for row in found if row.over_mix.is_gain]
     if wins:
         best = max(wins, key=lambda row: row.over_mix.value)
         return "exits", (
-            f"Early exits are worth it: {_points(best.over_mix)} over the best mix of two fixed "
-            f"exits at the same cost, for {best.budget:.0%} of the compute."
+            f"Early exits are worth it: {points(best.over_mix)} over the best mix of two fixed "
+            f"exits at the same cost, for {best.cost:.0%} of the compute."
         )
-    enough = [(row, gap) for row, gap in cheaper if not (gap.is_clear and gap.high < 0)]
+    enough = [(row, gap) for row, gap in cheaper if gap.low >= -MARGIN]
     if enough:
         row, gap = enough[0]
         return "fixed", (
             f"A fixed exit suffices: exit {row.exit_index} alone costs {row.cost:.0%} of the "
-            f"network and differs from it by {_points(gap)}; stopping per sample gains nothing "
+            f"network and differs from it by {points(gap)}; stopping per sample gains nothing "
             "clear over fixed exits."
+        )
+    open_to = [(row, gap) for row, gap in cheaper if not gap.is_loss]
+    if open_to:
+        row, gap = open_to[0]
+        return "unclear", (
+            f"{samples:,} test samples cannot tell: stopping per sample gains nothing clear over "
+            f"fixed exits, and no cheaper exit is shown to lose at most {100 * MARGIN:g} point; "
+            f"exit {row.exit_index} alone costs {row.cost:.0%} of the network and differs from it "
+            f"by {points(gap)}."
         )
     return "full", (
         "Neither: no policy is clearly better than fixed exits at the same cost, and every "
         "cheaper exit is clearly worse than the full network."
     )
-
-
-def _budget_in_words(row: BudgetAdvice) -> str:
-    return (
-        f"at {row.budget:.0%}: {row.accuracy:.2%} for {row.cost:.1%} of the cost, "
-        f"{_points(row.over_mix)} over {_mix_in_words(row.mix)}, "
-        f"{_points(row.over_full)} against the full network. Chosen: {row.why}."
-    )
-
-
-def _mix_in_words(mix: FixedMix) -> str:
-    first, second = mix.exits
-    if mix.share == 0:
-        return f"exit {first} alone"
-    return f"exit {second} for {mix.share:.0%} of the samples and exit {first} for the others"
-
-
-def _points(gap: Interval) -> str:
-    value, low, high = (round(100 * x, 2) + 0.0 for x in (gap.value, gap.low, gap.high))
-    return f"{value:+.2f} points [{low:+.2f}, {high:+.2f}]"

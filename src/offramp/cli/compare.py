@@ -40,7 +40,7 @@ def compare_command(
     resamples: int = 1000,
     folder: Annotated[Path | None, typer.Option("--out")] = None,
 ) -> None:
-    """Compare exit methods on saved per-exit logits, and print the table.
+    """Compare exit methods on saved per-exit logits, and print a verdict and tables.
 
     Every method is fitted on held_out, gets its thresholds on val and its figures on test.
     Tables are also written as Markdown, CSV and JSON, with figures as SVG and PDF and an
@@ -53,6 +53,7 @@ def compare_command(
     """
     from offramp import report
     from offramp.evaluation import compare
+    from offramp.evaluation.verdict import verdict
 
     folder = folder or Path(f"{ledgers.path.resolve().name.removesuffix('.npz')}-comparison")
     check_target(folder)
@@ -74,6 +75,8 @@ def compare_command(
     command = shlex.join(["offramp", *sys.argv[1:]])
     # First: printing may be cut off.
     paths, missing = report.write_comparison(found, folder, {"command": command})
+    for sentence in (verdict(found), *found.notes):
+        out.print(sentence)
     for table in report.comparison_tables(found):
         out.show(table)
     for sentence in report.verdicts(found):
@@ -112,7 +115,8 @@ def advise_command(
 
     Exits, answer, scorer and thresholds are chosen by cross-validation on held_out and val. Only
     then the choice is measured on test, against the best mix of two fixed exits and the full
-    network, with 95 % intervals (paired bootstrap over test samples).
+    network, with 95 % intervals (paired bootstrap over test samples). `--json` has every figure
+    as a number.
 
     Args:
         folder: Folder for the policies, one per budget: policy-BUDGET.
@@ -120,11 +124,15 @@ def advise_command(
     if folder is not None:
         check_target(folder)
     from offramp.advice import advise
+    from offramp.report import advice_table
 
     splits = ledgers.read()
     with err.status("choosing exits, answers, scorers and thresholds"):
         found = advise(splits["held_out"], splits["val"], splits["test"], budgets, methods)
-    out.print(str(found))
+    for sentence in (found.text, *found.notes):
+        out.print(sentence)
+    out.show(advice_table(found))
+    out.give(**found.to_json())
     if folder is not None:
         for budget, policy in found.plan.items():
             policy.save(folder / f"policy-{budget:g}")
@@ -148,11 +156,14 @@ def demo_command(
         quick: Few images and one epoch: all steps in seconds.
     """
     from offramp.demo import demo
+    from offramp.evaluation.verdict import verdict
     from offramp.report import comparison_tables, verdicts
 
     for name, comparison in demo(folder, device, quick).items():
         out.rule(name)
-        out.show(comparison_tables(comparison)[0])  # all the others are in the report
+        out.print(verdict(comparison))
+        for table in comparison_tables(comparison)[:2]:  # all the others are in the report
+            out.show(table)
         for sentence in verdicts(comparison):
             out.print(sentence)
     out.print(f"report: {folder / 'report.html'}")

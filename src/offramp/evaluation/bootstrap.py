@@ -36,7 +36,7 @@ class Interval:
 
     @classmethod
     def around(cls, value: float, error: float, negligible: float = 0.0) -> Self:
-        """The interval around a value with this standard error.
+        """The interval around a difference of shares with this standard error, within [-1, 1].
 
         Args:
             value: As measured.
@@ -44,7 +44,35 @@ class Interval:
             negligible: An end this close to zero counts as zero.
         """
         low, high = value - QUANTILE * error, value + QUANTILE * error
-        return cls(value, low, high, low > negligible or high < -negligible)
+        is_clear = low > negligible or high < -negligible
+        return cls(value, max(low, -1.0), min(high, 1.0), is_clear)  # of two shares
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is clearly above zero."""
+        return self.is_clear and self.low > 0
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it is clearly below zero."""
+        return self.is_clear and self.high < 0
+
+
+def for_all(gap: Interval, count: int) -> Interval:
+    """An interval as wide as it must be for `count` of them to hold together (Bonferroni).
+
+    The best of several methods, and the largest of several differences, owe something to luck.
+
+    Example:
+        >>> gap = for_all(Interval(0.05, 0.01, 0.09, True), count=6)
+        >>> round(gap.low, 3), gap.is_clear
+        (-0.004, False)
+    """
+    factor = float(scipy.special.ndtri(1 - 0.025 / count)) / QUANTILE
+    low = gap.value - factor * (gap.value - gap.low)
+    high = gap.value + factor * (gap.high - gap.value)
+    is_clear = gap.is_clear and (low > 0 or high < 0)
+    return Interval(gap.value, max(low, -1.0), min(high, 1.0), is_clear)
 
 
 def difference(

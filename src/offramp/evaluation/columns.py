@@ -130,6 +130,22 @@ def share_text(value: float) -> str:
     return f"{round(100 * value, 1):g}%"
 
 
+def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Rows of texts in columns, the first of them flush left.
+
+    Example:
+        >>> print(text_table([["a", "x"], ["bcd", "10"]]))
+        a     x
+        bcd  10
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        [*map(str.ljust, row[:left], widths[:left]), *map(str.rjust, row[left:], widths[left:])]
+        for row in rows
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
 def _mean(values: Floats) -> float:
     """The mean of what is known."""
     known = values[~np.isnan(values)]

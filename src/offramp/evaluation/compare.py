@@ -19,9 +19,18 @@ from offramp.evaluation.columns import (
     columns_for,
 )
 from offramp.evaluation.diagnostics import diagnose
-from offramp.evaluation.references import PairEnvelope, pair_envelope, references
-from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
+from offramp.evaluation.references import PairEnvelope, mix_at, pair_envelope, references
+from offramp.evaluation.results import (
+    FIXED,
+    PAIR_MIX,
+    RIVALS,
+    Comparison,
+    Figure,
+    MethodResult,
+)
+from offramp.evaluation.worse_exits import worse_exits_in_words
 from offramp.ledger import Ledger
+from offramp.ledger.oddities import warn_of_classes
 from offramp.methods import Fits, Method, find_methods
 from offramp.plan import Plan, check_shares
 from offramp.progress import Progress, showing
@@ -49,18 +58,18 @@ def compare(
         resamples: Bootstrap resamples of the test samples, the same for every method.
         progress: Whether progress is shown, on stderr; or an `offramp.progress.Progress`.
 
+    Warns:
+        LedgerWarning: A split lacks classes that the others have.
+
     Example:
         >>> from offramp import synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=500)
         >>> table = compare(**splits, methods=["baseline", "margin"])
         >>> print(table)
-        method      25%    50%    75%    ECE   EEFP
-        Baseline  37.97  69.31  77.40  0.332  0.791
-        Margin    39.41  68.80  77.40      -  0.803
-        - its score is no probability
     """
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
         Ledger.require(name, ledger)
+    warn_of_classes(held_out, val, test)
     chosen, left_out = _fittable(
         find_methods(methods, held_out.num_classes, held_out.history_type), methods
     )
@@ -84,9 +93,15 @@ def compare(
         shown.step(len(chosen), len(chosen), "done")
     setting = _setting(held_out, val, test, seeds, resamples)
     comparison = Comparison(
-        tuple(budgets), results, references(val, test, budgets), setting, plans
+        tuple(budgets),
+        results,
+        references(val, test, budgets),
+        setting,
+        worse_exits_in_words(val),
+        plans,
     )
     _set_differences(comparison, resampled)
+    _add_fixed(comparison, val, test, draws, resampled)
     if test.cost_model.is_cascade:
         known = [ledger for ledger in (held_out, val) if ledger.has_labels]
         _add_pairs(comparison, pair_envelope(known, test), draws, resampled)
@@ -177,6 +192,35 @@ def _set_differences(comparison: Comparison, resampled: dict[str, dict[str, Arra
             for rival in RIVALS:
                 if rival in gaps:
                     method.differences.setdefault(rival, {})[key] = gaps[rival]
+
+
+def _add_fixed(
+    comparison: Comparison,
+    val: Ledger,
+    test: Ledger,
+    draws: Resamples,
+    resampled: dict[str, dict[str, Array]],
+) -> None:
+    """Add the differences to what answers at fixed exits, at the cost of each method."""
+    found, val_accuracy = comparison.references, val.heads_correct.mean(axis=0)
+    right = draws.means(test.heads_correct)  # [R, M]
+    for method in comparison.methods:
+        for budget, best in zip(comparison.budgets, found.best_fixed, strict=True):
+            column = accuracy_column(budget)
+            figure = method.figures[column.key]
+            mix = mix_at(found.fixed, val_accuracy, budget if figure.cost is None else figure.cost)
+            first, second = (right[:, index] for index in mix.exits)
+            rivals = (
+                (mix.accuracy, first + mix.share * (second - first)),
+                (best.accuracy, right[:, best.exit_index]),
+                (found.full.accuracy, right[:, -1]),
+            )
+            for name, (accuracy, moved) in zip(FIXED, rivals, strict=True):
+                method.differences.setdefault(name, {})[column.key] = column.interval(
+                    figure.value - accuracy,
+                    resampled[method.name][column.key] - moved,
+                    comparison.setting["units"],
+                )
 
 
 def _add_pairs(

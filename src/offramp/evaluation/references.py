@@ -66,6 +66,7 @@ class References:
             exit where none is.
         mixes: Per budget, the random mix of two fixed exits that is best on val and costs as much
             as the budget: what can be had whatever the sample.
+        mix_curve: The same at every whole per cent from the first exit's cost on.
         full: The last exit alone: the network without exits, unless that one was dropped.
         reachable: Per budget, the accuracy of a rule that sees the logits of all exits, but no
             label (see `reachable_accuracies`); a cost below the budget is all that it needs.
@@ -91,6 +92,7 @@ class References:
     oracle_curve: list[AccuracyAt]
     hopeless_share: float
     pair_mixes: list[PairMix] = field(default_factory=list)
+    mix_curve: list[AccuracyAt] = field(default_factory=list)
 
 
 def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> References:
@@ -116,6 +118,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         correct, costs = _cheapest_right(correct, np.broadcast_to(costs, correct.shape))
         least = float(costs[:, 0].mean())
     grid = [budget for budget in GRID if budget >= least]
+    curve = (mix_at(fixed, val_accuracy, budget) for budget in GRID)
     reachable = reachable_accuracies(test, [*budgets, *grid])
     return References(
         fixed=fixed,
@@ -127,6 +130,7 @@ def references(val: Ledger, test: Ledger, budgets: Sequence[float]) -> Reference
         oracle=_oracle(correct, costs, [max(b, least) for b in budgets]),
         oracle_curve=_oracle(correct, costs, grid),
         hopeless_share=float(hopeless(correct).mean()),
+        mix_curve=[AccuracyAt(mix.accuracy, mix.cost) for mix in curve],
     )
 
 

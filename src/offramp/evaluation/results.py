@@ -6,7 +6,7 @@ from typing import Any, Self, TypedDict
 
 from offramp.errors import ConfigError, FileFormatError
 from offramp.evaluation.bootstrap import Interval
-from offramp.evaluation.columns import Column, accuracy_key, columns_for
+from offramp.evaluation.columns import Column, accuracy_key, columns_for, text_table
 from offramp.evaluation.diagnostics import Diagnostics
 from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
@@ -21,6 +21,9 @@ RIVALS = ("baseline", "temperature")
 
 PAIR_MIX = "pair-mix"
 """What methods for cascades are compared with too: the best mix of cascades of two models."""
+
+FIXED_MIX, BEST_FIXED, FULL = FIXED = ("fixed-mix", "best-fixed-exit", "full-network")
+"""What needs no look at any sample, with which every method is compared."""
 
 SMALL_GAIN = 0.005
 """A gain below which shares of it are not stated."""
@@ -53,7 +56,8 @@ class MethodResult:
     # time to fit, tune and measure all seeds; methods that differ in their thresholds only are
     # fitted once, which counts for the first
     seconds: Number = float("nan")
-    # by rival (`baseline`, `temperature`; `pair-mix` for cascades) and column
+    # by rival (`baseline`, `temperature`, `fixed-mix`, `best-fixed-exit`, `full-network`;
+    # `pair-mix` for cascades) and column
     differences: dict[str, dict[str, Interval]] = field(default_factory=dict)
 
     @property
@@ -92,6 +96,7 @@ class Comparison:
         methods: In the order asked for.
         references: Fixed exits and their mixes, the full network, what is reachable, the oracle.
         setting: What was compared: sizes, seeds, origin.
+        notes: Sentences on exits that are less accurate than exits before them.
         plans: By method, the fitted and tuned policies, one plan per seed. They are not part of
             the JSON form, and so missing where a comparison was read from a file.
     """
@@ -100,6 +105,7 @@ class Comparison:
     methods: list[MethodResult]
     references: References
     setting: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
     plans: dict[str, list[Plan]] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> MethodResult:
@@ -113,18 +119,19 @@ class Comparison:
         )
 
     def __str__(self) -> str:
-        """The main table, as plain text; `offramp.report.tables` has all of them."""
-        rows = [["method", *(column.head for column in self.compared)]]
+        """The verdict and the main table; `offramp.report.tables` has all tables."""
+        from offramp.evaluation.verdict import verdict
+
+        rows = [["method", "thresholds", *(column.head for column in self.compared)]]
         for method in self.methods:
             found = [(column, method.figures[column.key]) for column in self.compared]
             marks = ("" if figure.cost is None else "*" for _, figure in found)
             texts = (column.text(figure.value) for column, figure in found)
-            rows.append([method.label, *map("".join, zip(texts, marks, strict=True))])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+            cells = map("".join, zip(texts, marks, strict=True))
+            rows.append([method.label, method.thresholds, *cells])
         notes = ["* at the nearest cost"] * any("*" in text for row in rows for text in row)
         notes += ["- its score is no probability"] * any("-" in row for row in rows)
-        return "\n".join([*map("  ".join, lines), *notes])
+        return "\n".join([verdict(self), "", text_table(rows, left=2), *notes, *self.notes])
 
     @property
     def columns(self) -> list[Column]:

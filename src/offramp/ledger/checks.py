@@ -1,10 +1,10 @@
-"""What a ledger's arrays must be, and signs of mistakes that no type and no shape shows."""
+"""What a ledger's arrays must be."""
 
 import math
-import warnings
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,16 +12,8 @@ from offramp import check
 from offramp.arrays import AnyArray, Array, as_numpy, is_array
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs, carried_on
-from offramp.errors import LedgerError, LedgerWarning
+from offramp.errors import LedgerError
 from offramp.ledger.chunks import row_slices
-
-if TYPE_CHECKING:
-    from offramp.ledger.ledger import Ledger
-
-FEW = 50  # samples, below which figures are noise
-MOST_READ = 20_000  # samples at most
-SIGMAS = 3.0  # above chance, at which an exit is no guess
-COPIES = 0.01  # share of samples that may look alike by chance
 
 WITHOUT_LABELS = (
     "which this step needs. Without labels, policies can answer with CurrentExit or "
@@ -33,6 +25,49 @@ WITHOUT_LABELS = (
 
 SampleIds: TypeAlias = Sequence[str] | Sequence[int] | AnyArray
 Names: TypeAlias = list[str] | list[int]
+
+
+def joined_exits(logits: Any, labels: Any) -> Any:  # noqa: ANN401
+    """Logits `[N, M, K]`: as they are, or from M arrays `[N, K]`, one per exit.
+
+    Args:
+        logits: An array; or a list, tuple or dict of arrays or tensors in the order of the exits.
+        labels: By their number, exits can be told from samples.
+
+    Example:
+        >>> joined_exits([np.zeros((5, 3)), np.ones((5, 3))], labels=None).shape
+        (5, 2, 3)
+    """
+    named = isinstance(logits, Mapping)
+    if named:
+        _check_exit_names(logits)
+        logits = list(logits.values())
+    elif not isinstance(logits, list | tuple) or not all(map(is_array, logits)):
+        return logits
+    parts = [_numbers("logits", part) for part in logits]
+    if not parts:
+        raise LedgerError("`logits` has no exits")
+    shapes = {part.shape for part in parts}
+    if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
+        found = ", ".join(str(list(part.shape)) for part in parts[:4])
+        raise LedgerError(
+            "`logits` in parts must be arrays of one shape [N, K], one per exit, got "
+            f"{found}{', ...' if len(parts) > 4 else ''}"
+        )
+    # A list may hold samples [M, K] instead, of which there are more than exits.
+    samples = len(labels) if labels is not None else max(len(parts), len(parts[0]))
+    return np.stack(parts, axis=0 if len(parts) == samples and not named else 1)
+
+
+def _check_exit_names(logits: Mapping[Any, Any]) -> None:
+    """Raise where the numbers in the names of the exits are not in order."""
+    found = [re.search(r"(\d+)$", str(name)) for name in logits]
+    numbers = [int(each[1]) for each in found if each is not None]
+    if numbers != sorted(numbers):
+        raise LedgerError(
+            f"`logits` names the exits {', '.join(map(str, logits))}, in this order, and a dict "
+            "must have the exits in their order: put the first exit first"
+        )
 
 
 def checked_logits(logits: AnyArray) -> Array:
@@ -103,9 +138,11 @@ def checked_right(right: AnyArray, shape: tuple[int, int]) -> Array:
     return array
 
 
-def checked_labels(labels: AnyArray, samples: int, classes: int) -> Array:
-    """Integer labels `[N]` in `0..K-1`."""
-    array = _numbers("labels", labels)
+def checked_labels(
+    labels: AnyArray, samples: int, classes: int, class_names: Sequence[str] | None = None
+) -> Array:
+    """Integer labels `[N]` in `0..K-1`; of names, their places among the class names."""
+    array = _numbers("labels", _class_numbers(labels, class_names))
     if array.shape == (samples, classes) and classes > 1:
         raise LedgerError(
             f"`labels` must be one class per sample, [{samples}], got {list(array.shape)}: if "
@@ -122,12 +159,42 @@ def checked_labels(labels: AnyArray, samples: int, classes: int) -> Array:
     return array.astype(np.int64, copy=False)
 
 
+def _class_numbers(labels: Any, class_names: Sequence[str] | None) -> Any:  # noqa: ANN401
+    """Labels as they are; names of classes, and objects, as numbers."""
+    plain = as_numpy(labels) if is_array(labels) else labels
+    if isinstance(plain, np.ndarray):
+        if plain.dtype.kind not in "OUS":
+            return plain
+        plain = plain.tolist()
+    known = [name.decode() if isinstance(name, bytes) else name for name in plain]
+    named = next((name for name in known if isinstance(name, str)), None)
+    if named is None:
+        return plain
+    if class_names is None:
+        raise LedgerError(
+            f"`labels` are names, such as {named!r}, and logits know classes by number: give "
+            "class_names=[...] too, in the order of the logits"
+        )
+    places = {name: place for place, name in enumerate(class_names)}
+    strange = next((name for name in known if name not in places), None)
+    if strange is not None:
+        raise LedgerError(
+            f"the label {strange!r} is not among `class_names`: {', '.join(class_names[:5])}"
+            f"{', ...' if len(class_names) > 5 else ''}"
+        )
+    return [places[name] for name in known]
+
+
 def checked_ids(ids: SampleIds | None, samples: int) -> Names | None:
     """Distinct ids, all integers or all strings, or None."""
     plain = checked_names("sample_ids", ids, samples)
     if plain is not None and len(set(plain)) != samples:
         twice = Counter(plain).most_common(1)[0][0]
-        raise LedgerError(f"`sample_ids` must be distinct, but {twice!r} stands there twice")
+        raise LedgerError(
+            f"`sample_ids` must be distinct, but {twice!r} stands there twice; if several samples "
+            "belong to one thing, such as a question that is asked again, name it as their "
+            "`groups` instead: a group is never cut apart"
+        )
     return plain
 
 
@@ -194,82 +261,3 @@ def costs_of(given: Any, lengths: Array | None, samples: int, exits: int) -> Cos
     if not isinstance(known, Costs):  # what stands after a sample's end may be anything
         known = Costs.from_cumulative(table if table.ndim == 1 else carried_on(table, lengths))
     return known if lengths is None else known.until(lengths)
-
-
-def warn_of_oddities(ledgers: Iterable["Ledger"]) -> None:
-    """Warn of what `oddities` finds.
-
-    Warns:
-        LedgerWarning: One for each.
-    """
-    for ledger in ledgers:
-        for text in oddities(ledger):
-            warnings.warn(f"{ledger.split}: {text}", LedgerWarning, stacklevel=3)
-
-
-def oddities(ledger: "Ledger") -> list[str]:
-    """What looks like a mistake, in sentences; empty for most ledgers.
-
-    Few samples, copies of samples, labels that have nothing to do with the answers, exits that
-    guess. Of large ledgers, the first 20,000 samples are read.
-
-    Example:
-        >>> from offramp import synthetic
-        >>> val = synthetic.ledgers(seed=0)["val"]
-        >>> oddities(val)
-        []
-        >>> oddities(val.take([0, 1, 2, 3]))
-        ['there are only 4 samples, and figures from fewer than 50 are noise']
-    """
-    found = []
-    if len(ledger) < FEW:
-        few = f"there are only {len(ledger)} samples, and figures from fewer than"
-        return [f"{few} {FEW} are noise"]
-    if not ledger.has_logits:  # answers may be alike, and what is right is given
-        return []
-    part = ledger if len(ledger) <= MOST_READ else ledger.take(np.arange(MOST_READ))
-    if ledger.groups is None:
-        found += _copies(part)
-    if ledger.has_labels:
-        found += _guesses(part)
-    return found
-
-
-def _copies(ledger: "Ledger") -> list[str]:
-    rows = (row for _, logits in ledger.chunks() for row in logits)
-    prints = Counter(hash(row.tobytes()) for row in rows)
-    alike = sum(count for count in prints.values() if count > 1)
-    if alike <= COPIES * len(ledger):
-        return []
-    return [
-        f"{alike:,} of {len(ledger):,} samples have the same logits as another one; copies in "
-        "several splits make figures too good: leave them out, or name what belongs together in "
-        "`groups`"
-    ]
-
-
-def _guesses(ledger: "Ledger") -> list[str]:
-    predictions = np.concatenate([logits.argmax(axis=2) for _, logits in ledger.chunks()])
-    guessing = [m for m in range(ledger.num_exits) if _is_guess(predictions[:, m], ledger)]
-    if not guessing:
-        return []
-    if len(guessing) == ledger.num_exits:
-        return [
-            "no exit is better than chance: are labels and logits in the same order, and do "
-            "classes count alike?"
-        ]
-    which = f"exit {guessing[0]} is" if len(guessing) == 1 else f"the exits {guessing} are"
-    return [f"{which} no better than chance; ledger.keep_exits leaves exits out"]
-
-
-def _is_guess(predictions: Array, ledger: "Ledger") -> bool:
-    """Whether answers and labels agree no more often than independent ones would."""
-    samples = len(predictions)
-    answered, true = (
-        np.bincount(each, minlength=ledger.num_classes) / samples
-        for each in (predictions, ledger.labels)
-    )
-    chance = float((answered * true).sum())
-    right = float((predictions == ledger.labels).mean())
-    # An exit that always answers the same class is right as often as chance has it.
-    return right <= chance + SIGMAS * math.sqrt(chance * (1 - chance) / samples)

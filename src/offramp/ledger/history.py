@@ -118,6 +118,7 @@ class History:
         self.answers = answers
         self.lengths = lengths
         self.exit_index = logits.shape[1] - 1 if exit_index is None else exit_index
+        self.groups: Array | None = None  # numbers `[n]`, of the samples of a ledger with groups
         self._answer = answer
         self._log_probs: AnyArray | None = None
         self._predictions: AnyArray | None = None
@@ -229,6 +230,7 @@ class History:
         """The same exits for some of the samples."""
         lengths = None if self.lengths is None else self.lengths[index]
         part = type(self)(self.logits[index], self.answers[index], lengths=lengths)
+        part.groups = None if self.groups is None else self.groups[index]
         self._share(part, lambda cached: cached[index])
         return part
 

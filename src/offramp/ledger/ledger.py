@@ -31,6 +31,7 @@ from offramp.ledger.checks import (
     checked_outputs,
     checked_right,
     costs_of,
+    joined_exits,
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
 from offramp.ledger.history import AnswerHistory, ConfidenceHistory, History
@@ -52,9 +53,11 @@ class Ledger(SampleOrigin):
     There are two types: `Ledger(...)` makes a `LogitLedger`, and `from_answers` an `AnswerLedger`.
 
     Args:
-        logits: `[N, M, K]` raw logits (not probabilities), an array or a tensor of any float type.
-        labels: `[N]` integer classes in `0..K-1`; None where nobody knows them yet: then
-            what needs none still works, and everything else raises.
+        logits: `[N, M, K]` raw logits (not probabilities), an array or a tensor of any float type;
+            or a list, tuple or dict of M of them, `[N, K]` each, in the order of the exits.
+        labels: `[N]` integer classes in `0..K-1`, or names that are among `class_names`; None
+            where nobody knows them yet: then what needs none still works, and everything else
+            raises.
         costs: `Costs`, or plain increasing cumulative costs `[M]`, which mean `relative`. Where
             they differ from sample to sample, `[N, M]`; budgets are then shares of the mean cost
             of going to the end. `BatchTimes`, where batches shrink and seconds are counted.
@@ -63,7 +66,7 @@ class Ledger(SampleOrigin):
             a sample are noticed.
         network: Fingerprint (any text) of the network that made the logits; with it, ledgers and
             policies of different networks cannot be mixed.
-        class_names: `[K]` names for reports.
+        class_names: `[K]` names, in the order of the logits.
         recorded_on: Device and precision that the network ran on, for reports.
         groups: `[N]` names, strings or integers, of what belongs together, such as the question
             that several samples answer. A group is never cut apart: splits, folds, intervals and
@@ -109,7 +112,7 @@ class Ledger(SampleOrigin):
         self.split = split
         self.network = network
         self.recorded_on = recorded_on
-        outputs, self._labels = self._checked(logits, labels)
+        outputs, self._labels = self._checked(logits, labels, class_names)
         samples, exits, classes = outputs.shape
         self.lengths = checked_lengths(lengths, samples, exits)
         self._stored = carried_on(outputs, self.lengths)
@@ -309,7 +312,9 @@ class Ledger(SampleOrigin):
         """All exits, with what would be answered at each `[N, M, K]`; by default, their own."""
         outputs = self.outputs
         answers = outputs if answers is None else answers
-        return self.history_type(outputs, answers, lengths=self.lengths)
+        history = self.history_type(outputs, answers, lengths=self.lengths)
+        history.groups = self.group_numbers
+        return history
 
     def __len__(self) -> int:
         return len(self._stored if self._rows is None else self._rows)
@@ -534,7 +539,9 @@ class Ledger(SampleOrigin):
         return whole
 
     @staticmethod
-    def _checked(outputs: AnyArray, labels: AnyArray | None) -> tuple[Array, Array | None]:
+    def _checked(
+        outputs: AnyArray, labels: AnyArray | None, class_names: Sequence[str] | None
+    ) -> tuple[Array, Array | None]:
         """The outputs `[N, M, K]` and labels, or an error that says what is wrong with them."""
         raise NotImplementedError
 
@@ -560,10 +567,14 @@ class LogitLedger(Ledger):
         return correctness(predictions, self.labels)
 
     @staticmethod
-    def _checked(outputs: AnyArray, labels: AnyArray | None) -> tuple[Array, Array | None]:
-        logits = checked_logits(outputs)
+    def _checked(
+        outputs: AnyArray, labels: AnyArray | None, class_names: Sequence[str] | None
+    ) -> tuple[Array, Array | None]:
+        logits = checked_logits(joined_exits(outputs, labels))
+        if labels is None:
+            return logits, None
         samples, _, classes = logits.shape
-        return logits, None if labels is None else checked_labels(labels, samples, classes)
+        return logits, checked_labels(labels, samples, classes, class_names)
 
     @property
     def _size_as_text(self) -> str:
@@ -586,7 +597,9 @@ class AnswerLedger(Ledger):
         return self.labels
 
     @staticmethod
-    def _checked(outputs: AnyArray, labels: AnyArray | None) -> tuple[Array, Array | None]:
+    def _checked(
+        outputs: AnyArray, labels: AnyArray | None, class_names: Sequence[str] | None
+    ) -> tuple[Array, Array | None]:
         checked = checked_outputs(outputs)
         return checked, None if labels is None else checked_right(labels, checked.shape[:2])
 

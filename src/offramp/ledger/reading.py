@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -9,14 +10,14 @@ from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 
-from offramp.arrays import Array
+from offramp.arrays import Array, is_array
 from offramp.costs import Costs
 from offramp.errors import ConfigError, FileFormatError, LedgerError, MemoryLimitError
 from offramp.files import kind_of, near_path
 from offramp.imports import require
 from offramp.ledger import saved
-from offramp.ledger.checks import warn_of_oddities
 from offramp.ledger.ledger import Ledger, LogitLedger, Partition
+from offramp.ledger.oddities import warn_of_oddities
 from offramp.ledger.origin import SPLITS
 from offramp.registry import close_names
 from offramp.run_folder import RunFolder
@@ -29,7 +30,7 @@ SINGLE = {"unit": str, "network": str, "reference_cost": float}
 
 APART = ("stage_costs", "head_costs")
 BY_SAMPLE = ("logits", "labels", "sample_ids", "groups", "lengths")
-KNOWN = (*BY_SAMPLE, "costs", *APART, *SINGLE)
+KNOWN = (*BY_SAMPLE, "costs", *APART, "class_names", *SINGLE)
 """What an `.npz` of logits may hold."""
 
 TABLES = (".jsonl", ".parquet")
@@ -176,16 +177,18 @@ def read_npz(path: Path) -> dict[str, Any]:
         FileFormatError: The file is damaged or foreign, or its arrays are not those of a ledger.
     """
     arrays = _arrays(path)
-    found = {name: _value(path, name, array) for name, array in arrays.items()}
+    found = {name: _value(path, name, array) for name, array in _joined(path, arrays).items()}
     if has_answers(found):
         return answers_in(path, found, ARRAYS)
     lacking = [] if "logits" in found else ["`logits`"]
     if "costs" not in found and not all(name in found for name in APART):
         lacking += ["`costs` (cumulative, one per exit), and no `stage_costs` with `head_costs`"]
     check_names(path, found, KNOWN, lacking)
-    _check_labels(path, arrays)
+    _check_labels(path, found)
     network = found.get("network") or None
     rest = {name: found[name] for name in BY_SAMPLE if name in found}
+    if "class_names" in found:
+        rest["class_names"] = list(map(str, found["class_names"].tolist()))
     return {"labels": None, **rest, "network": network, "costs": _costs(path, found)}
 
 
@@ -217,11 +220,6 @@ def _arrays(path: Path) -> dict[str, Array]:
         ) from None
     # zipfile and numpy fail in many ways on damaged archives.
     except Exception as error:
-        if "pickle" in str(error).lower():
-            raise FileFormatError(
-                f"{path} holds arrays of Python objects, which are never read, since they can run "
-                "code; write arrays of numbers, all rows of one length"
-            ) from None
         raise FileFormatError(f"{path} cannot be read as an .npz: {error}") from None
 
 
@@ -230,7 +228,7 @@ def _check_sizes(path: Path, archive: ZipFile) -> None:
     members = archive.infolist()
     for member in members:
         with archive.open(member) as file:
-            declared = _declared_bytes(file)
+            declared = _declared_bytes(path, member.filename, file)
         if declared > member.file_size:
             raise FileFormatError(
                 f"{path}: the array `{member.filename}` declares {declared:,} bytes, and "
@@ -244,8 +242,12 @@ def _check_sizes(path: Path, archive: ZipFile) -> None:
         )
 
 
-def _declared_bytes(file: IO[bytes]) -> int:
-    """The size of the array that the header of an `.npy` declares; 0 for other files."""
+def _declared_bytes(path: Path, name: str, file: IO[bytes]) -> int:
+    """The size of the array that the header of an `.npy` declares; 0 for other files.
+
+    Raises:
+        FileFormatError: It declares objects, whose size nobody knows before they are unpickled.
+    """
     npy = np.lib.format
     try:
         is_old = npy.read_magic(file) == (1, 0)
@@ -253,6 +255,12 @@ def _declared_bytes(file: IO[bytes]) -> int:
         shape, _, dtype = read(file)
     except ValueError:
         return 0
+    if dtype.hasobject:
+        raise FileFormatError(
+            f"{path}: the array `{name.removesuffix('.npy')}` holds Python objects, which are "
+            "never read, since they can run code; write numbers, all rows of one length, or texts "
+            "as numpy.array(texts, dtype=str)"
+        )
     return math.prod(shape) * dtype.itemsize
 
 
@@ -268,14 +276,30 @@ def _value(path: Path, name: str, array: Array) -> Any:  # noqa: ANN401
         raise FileFormatError(f"{path}: `{name}` must be a number, got {array.item()!r}") from None
 
 
-def _check_labels(path: Path, arrays: dict[str, Array]) -> None:
+def _joined(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
+    """The arrays, with `logits_0`, `logits_1`, ... or `logits_1`, `logits_2`, ... as `logits`."""
+    places = {int(name[7:]): name for name in arrays if re.fullmatch(r"logits_\d+", name)}
+    if not places or "logits" in arrays:
+        return arrays
+    first, last = min(places), max(places)
+    lacking = [f"`logits_{place}`" for place in range(first, last) if place not in places]
+    if first > 1 or lacking:
+        lacking = lacking or ["`logits_0`"]
+        raise FileFormatError(f"{path} has `{places[last]}` and no {' and no '.join(lacking)}")
+    rest = {name: array for name, array in arrays.items() if name not in places.values()}
+    return {"logits": [arrays[places[place]] for place in sorted(places)], **rest}
+
+
+def _check_labels(path: Path, found: dict[str, Any]) -> None:
     """Raise where there are no labels, and an unknown array may be them: an integer per sample."""
-    samples = arrays["logits"].shape[:1]
+    given = found["logits"]
+    samples = (len(given[0] if isinstance(given, list) else given),)
+    arrays = {name: value for name, value in found.items() if is_array(value)}
     for name, values in arrays.items():
         alike = name not in KNOWN and values.shape == samples and values.dtype.kind in "iu"
-        if alike and "labels" not in arrays:
+        if alike and "labels" not in found:
             raise FileFormatError(
-                f"{path} has no `labels`; it has {', '.join(arrays)}; rename `{name}` to "
+                f"{path} has no `labels`; it has {', '.join(found)}; rename `{name}` to "
                 "`labels`, or leave it out where there are none?"
             )
 

@@ -12,13 +12,21 @@ from offramp.report.files import read_comparison, write_comparison
 from offramp.report.inspect import inspect
 from offramp.report.page import Section, write_page
 from offramp.report.pictures import SampleStrip, hopeless_strip, sample_strip
-from offramp.report.tables import Cell, ResultTable, cells, comparison_tables, verdicts
+from offramp.report.tables import (
+    Cell,
+    ResultTable,
+    advice_table,
+    cells,
+    comparison_tables,
+    verdicts,
+)
 
 __all__ = [
     "Cell",
     "ResultTable",
     "SampleStrip",
     "Section",
+    "advice_table",
     "bench_section",
     "bench_table",
     "cells",

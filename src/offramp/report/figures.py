@@ -144,6 +144,9 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     fixed = comparison.references.fixed
     costs, accuracies = [row.cost for row in fixed], [100 * row.accuracy for row in fixed]
     trade.plot(costs, accuracies, "x", color="black", label="each exit alone")
+    mix = comparison.references.mix_curve
+    curve = [row.cost for row in mix], [100 * row.accuracy for row in mix]
+    trade.plot(*curve, color="black", linewidth=0.8, label="mix of two fixed exits")
     total = len(comparison.methods)
     title = "Cost-accuracy" + (f", {len(drawn)} of {total} methods" if len(drawn) < total else "")
     _label(trade, "cost (share of the network without exits)", "accuracy (%)", title)

@@ -10,11 +10,11 @@ from typing import Any
 
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.columns import accuracy_key
-from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, MethodResult
+from offramp.evaluation.results import FIXED, PAIR_MIX, RIVALS, Comparison, MethodResult
 from offramp.files import read_json, restore, write_text
 from offramp.made import versions
 from offramp.report.figures import plot_comparison, plot_gains
-from offramp.report.page import Section, write_page
+from offramp.report.page import Section, sentences, write_page
 from offramp.report.tables import Reference, comparison_tables, reference_points
 
 
@@ -37,9 +37,10 @@ def write_comparison(
     """
     folder = Path(folder)
     found = comparison_tables(comparison)
+    texts = [*sentences(comparison), *(table.markdown() for table in found)]
     origin = {"provenance": dict(provenance or {}), "versions": versions()}
     paths = [
-        write_text(folder / "comparison.md", "\n\n".join(t.markdown() for t in found) + "\n"),
+        write_text(folder / "comparison.md", "\n\n".join(texts) + "\n"),
         write_text(folder / "comparison.csv", tidy_csv(comparison)),
         write_text(
             folder / "comparison.json",
@@ -90,7 +91,7 @@ def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
 def tidy_csv(comparison: Comparison) -> str:
     """One row per method or reference and figure; accuracies as shares, empty where unknown."""
     out = io.StringIO()
-    rivals = [*RIVALS, *[PAIR_MIX] * bool(comparison.references.pair_mixes)]
+    rivals = [*RIVALS, *FIXED, *[PAIR_MIX] * bool(comparison.references.pair_mixes)]
     gaps = [f"{end}_{rival}" for rival in rivals for end in ("minus", "low", "high")]
     columns = ["method", "label", "figure", "value", "spread", "cost", "among_best", *gaps]
     writer = csv.DictWriter(out, columns, lineterminator="\n")

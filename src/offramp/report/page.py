@@ -15,6 +15,7 @@ from typing import Any
 
 from offramp.errors import FileFormatError
 from offramp.evaluation.results import Comparison, MethodResult
+from offramp.evaluation.verdict import verdict
 from offramp.files import plain, write_text
 from offramp.imports import require
 from offramp.report.figures import (
@@ -195,7 +196,7 @@ def _template() -> Any:  # noqa: ANN401 - jinja2 is optional
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = percent, svg_url, image_url, shown_first, comparison_tables, settings_of
+    shown = percent, svg_url, image_url, shown_first, comparison_tables, settings_of, sentences
     environment.filters |= {each.__name__: each for each in shown}
     return environment.get_template("page.html")
 
@@ -252,6 +253,11 @@ def settings_of(comparison: Comparison) -> list[Group]:
         texts = [f"{key} {show(value)}" for key, value in method.settings.items()]
         methods[method.label] = " · ".join([*texts, f"{method.seconds:.1f} s"])
     return groups_of({**comparison.setting, "methods": methods})
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """The verdict, and what is to be noted: what a reader sees first."""
+    return [text for text in (verdict(comparison), *comparison.notes) if text]
 
 
 def percent(share: float, digits: int = 1) -> str:

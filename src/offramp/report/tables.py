@@ -10,10 +10,19 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from offramp.advice.advise import COLUMNS, Advice
 from offramp.evaluation.bootstrap import Interval
-from offramp.evaluation.columns import Column, accuracy_key, share_text
+from offramp.evaluation.columns import Column, accuracy_column, accuracy_key, share_text
 from offramp.evaluation.references import FixedExit, FixedMix, PairMix
-from offramp.evaluation.results import PAIR_MIX, RIVALS, Comparison, Figure, MethodResult
+from offramp.evaluation.results import (
+    FIXED_MIX,
+    PAIR_MIX,
+    RIVALS,
+    Comparison,
+    Figure,
+    MethodResult,
+)
+from offramp.evaluation.verdict import best_methods
 from offramp.replay import AccuracyAt
 
 Reference = FixedExit | FixedMix | PairMix | AccuracyAt
@@ -109,8 +118,8 @@ class ResultTable:
 
 def comparison_tables(comparison: Comparison) -> list[ResultTable]:
     """The tables of a comparison: methods, differences to the rivals, and each exit alone."""
-    found = [_methods(comparison)]
-    for rival in (*RIVALS, PAIR_MIX):
+    found = [*_verdict_table(comparison), _methods(comparison)]
+    for rival in (*RIVALS, FIXED_MIX, PAIR_MIX):
         if any(rival in method.differences for method in comparison.methods):
             found.append(_differences(comparison, rival))
     compared = {method.name for method in comparison.methods}
@@ -121,6 +130,27 @@ def comparison_tables(comparison: Comparison) -> list[ResultTable]:
     if not of.has_logits:
         found.append(_ways_to_stop(comparison))
     return [*found, _exits(comparison)]
+
+
+def _verdict_table(comparison: Comparison) -> list[ResultTable]:
+    rows = []
+    for best in best_methods(comparison):
+        column = accuracy_column(best.budget)
+        accuracy = _cell(best.method.figures[column.key], column).text
+        gaps = (best.over_mix, best.over_best_fixed, best.over_full)
+        shown = (_gap_cell(gap, column.scale) for gap in gaps)
+        rows.append(cells(share_text(best.budget), best.name, accuracy, *shown))
+    columns = [f"over the {each}" for each in ("mix of two fixed exits", "best fixed exit")]
+    table = ResultTable(
+        "verdict",
+        "The best method at each budget",
+        ["budget", "best method", "accuracy", *columns, "over the full network"],
+        rows,
+        "Differences in points at the cost of the method. The intervals hold for all "
+        f"{len(comparison.methods)} methods at once, 95 %, since the best of several owes "
+        "something to luck. Bold: the interval excludes zero.",
+    )
+    return [table] if rows else []
 
 
 def _methods(comparison: Comparison) -> ResultTable:
@@ -178,6 +208,17 @@ def _about_methods(comparison: Comparison) -> Iterator[str]:
         )
 
 
+def advice_table(advice: Advice) -> ResultTable:
+    """The figures of an advice, a row per budget."""
+    rows = [cells(*row) for row in advice.rows()]
+    title = "What was chosen for each budget, on test"
+    caption = (
+        "Differences in points, with 95 % intervals (paired bootstrap over test samples). The mix "
+        "answers at one of the two best fixed exits, at random, for the same mean cost."
+    )
+    return ResultTable("advice", title, COLUMNS, rows, caption)
+
+
 def reference_points(comparison: Comparison) -> list[tuple[str, str, Sequence[Reference]]]:
     """Names, labels and points of what methods are compared with, one point per budget."""
     found = comparison.references
@@ -200,15 +241,22 @@ def _reference(point: Reference, budget: float) -> str:
 def _differences(comparison: Comparison, rival: str) -> ResultTable:
     def row(method: MethodResult) -> list[Cell]:
         found = method.differences[rival]
-        gaps = [_gap_cell(found.get(column.key), column.scale) for column in comparison.compared]
+        gaps = [_gap_cell(found.get(column.key), column.scale) for column in columns]
         return cells(method.label, method.thresholds, *gaps)
 
+    of_accuracy = {accuracy_key(budget) for budget in comparison.budgets}
+    columns = [
+        column
+        for column in comparison.compared
+        if rival in RIVALS or column.key in of_accuracy  # fixed exits have no scores
+    ]
     methods = [method for method in comparison.methods if rival in method.differences]
-    named = "the mix of two-model cascades" if rival == PAIR_MIX else rival
+    mixes = {FIXED_MIX: "the mix of two fixed exits", PAIR_MIX: "the mix of two-model cascades"}
+    named = mixes.get(rival, rival)
     return ResultTable(
         f"versus-{rival}",
         f"Difference to {named}, with 95 % intervals",
-        ["method", "thresholds", *(column.head for column in comparison.compared)],
+        ["method", "thresholds", *(column.head for column in columns)],
         [row(method) for method in methods],
         "Accuracy in points; paired bootstrap over test samples. Bold: the interval excludes "
         "zero.",

@@ -25,6 +25,7 @@ from offramp.training.processes import Processes
 
 Batch: TypeAlias = tuple[Any, Tensor]
 LABELS = ("labels", "label")  # where dicts have the classes
+IMAGES = ("pixel_values", "image", "img")  # where they have an image, which is all of the input
 _KEPT_OPTIONS = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
 
 
@@ -108,7 +109,7 @@ class Samples:
         self, orders: list[tuple[Tensor, int | None]]
     ) -> Iterator[Batch | OfframpError]:
         if self._loader is None:
-            if hasattr(self.dataset, "batch"):
+            if reads_batches(self.dataset):
                 # With its first sample, a data set of ours reserves the memory in which it keeps
                 # what is decoded. Only workers that start afterwards share that memory.
                 self.dataset.batch(orders[0][0][:1])
@@ -165,7 +166,7 @@ class _Reader(Dataset[Any]):
             return error
 
     def _read(self, index: Tensor) -> Any:  # noqa: ANN401
-        if hasattr(self.dataset, "batch"):
+        if reads_batches(self.dataset):
             return self.dataset.batch(index)
         if self.is_in_memory:
             return self.dataset[index]
@@ -183,6 +184,14 @@ def _check_order(loader: "DataLoader[Any]") -> None:
             f"the DataLoader draws its samples with a {type(sampler).__name__}, whose order could "
             "not be resumed after an interruption: pass the data set itself, or a Subset of it"
         )
+
+
+def reads_batches(dataset: Any) -> bool:  # noqa: ANN401
+    """Whether a data set has a method `batch(index) -> (inputs, labels)`.
+
+    Data sets of `datasets` have a `batch(batch_size)` of another meaning, and `__getitems__`.
+    """
+    return hasattr(dataset, "batch") and not hasattr(dataset, "__getitems__")
 
 
 def _check_dataset(dataset: Any) -> None:  # noqa: ANN401
@@ -211,7 +220,8 @@ def _pair(batch: Any) -> Batch:  # noqa: ANN401
         label = next((name for name in LABELS if name in batch), None)
         if label is not None:
             inputs = {name: batch[name] for name in batch if name not in LABELS}
-            return inputs.get("pixel_values", inputs), torch.as_tensor(batch[label])
+            image = next((inputs[name] for name in IMAGES if name in inputs), inputs)
+            return image, torch.as_tensor(batch[label])
         found += f" with {', '.join(map(str, batch))}"
     elif isinstance(batch, list | tuple):
         found += f" of {len(batch)}"

@@ -45,6 +45,7 @@ class Comparison {
     for (const method of this.methods) chip(method.name, method.label, swatchOf(method));
     chip("\0reachable", "Reachable", element("span", { class: "swatch dash" }));
     chip("\0oracle", "Oracle", element("span", { class: "swatch oracle" }));
+    chip("\0mix", "Mix of two fixed exits", element("span", { class: "swatch mix" }));
     chip("\0full", "Full network", element("span", { class: "swatch full" }));
     chip("\0fixed", "Each exit alone", element("span", { class: "swatch fixed" }));
   }

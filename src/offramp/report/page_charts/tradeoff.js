@@ -1,9 +1,9 @@
-// The chart of cost and accuracy, with what is reachable, the oracle, the full network and each exit alone.
+// The chart of cost and accuracy, with what is reachable, the oracle, the mix of two fixed exits, the full network and each exit alone.
 
 function referenceTraces(section) {
-  const { fixed, full, oracle_curve: oracle, reachable_curve: reachable } = section.data.references;
+  const { fixed, full, mix_curve: mix, oracle_curve: oracle, reachable_curve: reachable } = section.data.references;
   const traces = [];
-  for (const [key, name, curve, dash] of [["\0reachable", "Reachable", reachable, "dash"], ["\0oracle", "Oracle", oracle, "dot"]]) {
+  for (const [key, name, curve, dash] of [["\0reachable", "Reachable", reachable, "dash"], ["\0oracle", "Oracle", oracle, "dot"], ["\0mix", "Mix of two fixed exits", mix, "solid"]]) {
     if (!section.hidden.has(key)) traces.push({
       x: curve.map((point) => 100 * point[1]), y: curve.map((point) => 100 * point[0]),
       name, mode: "lines", line: { color: colour("ink"), width: 1.5, dash }, hovertemplate: "%{y:.2f} %",
