@@ -1,5 +1,6 @@
 """The choice of a policy: what it looks at, what it never sees, and what it says."""
 
+import json
 from dataclasses import replace
 from importlib import import_module
 
@@ -20,6 +21,7 @@ from offramp import (
     synthetic,
 )
 from offramp.advice import Auto
+from offramp.advice.advise import COLUMNS
 from offramp.advice.auto import choose_exits
 from offramp.advice.rating import CrossFit, hits_at, hits_on, pick, pool
 from offramp.batch_times import BatchTimes
@@ -355,9 +357,13 @@ def test_exits_that_pay_are_called_worth_it(ledgers):
     assert row.over_mix.low > 0
     assert row.mix.cost == pytest.approx(row.cost)
     assert row.accuracy - row.mix.accuracy == pytest.approx(row.over_mix.value)
-    first, second = row.mix.exits
-    assert f"over exit {second} for" in str(advice)
-    assert f"and exit {first} for the others" in str(advice)
+    assert f"for {row.cost:.0%} of the compute." in advice.text, "the cost, not the budget"
+    head, line = str(advice).splitlines()[-2:]
+    assert head.split() == " ".join(COLUMNS).split()
+    shown = f"50% {100 * row.accuracy:.2f} {row.cost:.1%} {100 * row.over_mix.value:+.2f}".split()
+    assert line.split()[:2] == shown[:2]
+    assert line.split()[3] == shown[3]
+    assert line.endswith(row.chosen)
 
 
 def ledgers_where(right):
@@ -378,6 +384,32 @@ def test_a_fixed_exit_suffices_where_the_network_stops_learning():
     advice = advise(**ledgers_where([0.8, 0.8, 0.8]), budgets=[0.5], methods=FEW, resamples=200)
     assert advice.verdict == "fixed"
     assert "exit 0 alone costs 30%" in advice.text
+
+
+@pytest.mark.parametrize(("samples", "verdict"), [(12, "unclear"), (600, "fixed")])
+def test_a_fixed_exit_suffices_only_where_it_is_shown(samples, verdict):
+    """It once did with 12 samples: -40 points [-110, +30]."""
+    ledgers = ledgers_where([0.7, 0.7, 0.7])
+    flip = np.random.default_rng(5).random(samples) < (0.3 if samples == 12 else 0.0)
+    test = ledgers["test"].take(range(samples))
+    logits = test.logits.copy()
+    logits[flip, :2] = -logits[flip, :2]
+    ledgers["test"] = Ledger(logits, test.labels, test.costs, split="test", network="flat")
+    advice = advise(**ledgers, budgets=[0.5], methods=FEW, resamples=200)
+    assert advice.verdict == verdict
+    if verdict == "unclear":
+        assert advice.text.startswith("12 test samples cannot tell: ")
+    for row in advice.budgets:
+        for gap in (row.over_mix, row.over_full):
+            assert -1 <= gap.low <= gap.value <= gap.high <= 1
+
+
+def test_a_last_exit_that_is_worse_is_named_with_where_to_cut():
+    advice = advise(**ledgers_where([0.3, 0.9, 0.6]), budgets=[0.5], methods=FEW, resamples=50)
+    (note,) = advice.notes
+    assert note.startswith("On val, the last exit is less accurate than exit 1 by -")
+    assert "cut the network there (ledger.keep_exits(range(2))), which saves 40% of it." in note
+    assert note in str(advice)
 
 
 def test_what_a_random_mix_reaches_is_no_gain():
@@ -401,7 +433,13 @@ def test_the_command_gives_a_verdict_and_saves_policies(ledgers, tmp_path):
     call = ["advise", str(tmp_path / "ledgers"), "--budgets", "0.5", "--methods", "baseline"]
     result = CliRunner().invoke(app, [*call, "--out", str(tmp_path / "plan")])
     assert result.exit_code == 0, result.output
-    assert "Early exits are worth it" in result.output or "fixed exit" in result.output
+    assert "Early exits are worth it" in result.output
+    assert "over the mix" in result.output
+    found = json.loads(CliRunner().invoke(app, ["--json", *call]).output)
+    (row,) = found["budgets"]
+    assert found["verdict"] == "exits"
+    assert row["over_mix"]["low"] > 0
+    assert 0 < row["accuracy"] < 1
     policy = Policy.load(tmp_path / "plan" / "policy-0.5")
     assert evaluate(policy, ledgers["test"]).mean_cost == pytest.approx(0.5, abs=0.05)
 

@@ -37,7 +37,7 @@ def test_every_form_of_a_table_holds_the_same_figures(table):
 
 
 def test_names_from_users_stay_text(table):
-    methods = report.comparison_tables(table)[0]
+    methods = report.comparison_tables(table)[1]
     assert "100% \\| [b]odd_{}&" in methods.markdown()
     from rich.console import Console
 
@@ -47,7 +47,7 @@ def test_names_from_users_stay_text(table):
 
 
 def test_the_caption_says_over_what_the_spread_is(table):
-    caption = report.comparison_tables(table)[0].caption
+    caption = report.comparison_tables(table)[1].caption
     assert (
         "standard deviation over 3 corrector seeds (initial weights) on one frozen network"
         in caption
@@ -55,7 +55,7 @@ def test_the_caption_says_over_what_the_spread_is(table):
 
 
 def test_reference_rows_are_in_the_table(table):
-    labels = [row[0].text for row in report.comparison_tables(table)[0].rows]
+    labels = [row[0].text for row in report.comparison_tables(table)[1].rows]
     fixed = ["Best fixed exit", "Mix of two fixed exits", "Full network"]
     assert labels[-5:] == [*fixed, "Reachable", "Oracle"]
 
@@ -134,10 +134,11 @@ def test_reading_what_is_no_comparison_says_so(table, tmp_path):
 def test_one_method_has_no_gap_to_close_and_few_samples_are_said(splits):
     few = {name: ledger.take(range(150)) for name, ledger in splits.items()}
     alone = compare(**few, methods=["baseline"], resamples=10)
-    assert [found.name for found in report.comparison_tables(alone)] == ["methods", "exits"]
+    names = [found.name for found in report.comparison_tables(alone)]
+    assert names == ["verdict", "methods", "versus-fixed-mix", "exits"]
     assert (
         "Only 150 test samples: each is worth 0.7 points"
-        in report.comparison_tables(alone)[0].caption
+        in report.comparison_tables(alone)[1].caption
     )
 
 
@@ -175,7 +176,7 @@ def test_next_to_nothing_that_is_reachable_has_no_shares(table):
 def test_scores_without_calibration_have_no_spread_of_it(splits):
     scorer = Method("margins", "Margins", _SeededMargin())
     found = compare(*splits.values(), methods=[scorer], seeds=2, resamples=20)
-    row = report.comparison_tables(found)[0].rows[0]
+    row = report.comparison_tables(found)[1].rows[0]
     assert [cell.text for cell in row].count("-") == 1
 
 

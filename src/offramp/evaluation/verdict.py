@@ -50,8 +50,9 @@ def verdict(comparison: Comparison) -> str:
     Example:
         >>> from offramp import compare, synthetic
         >>> splits = synthetic.ledgers(seed=0, samples=500)
-        >>> table = compare(**splits, methods=["baseline", "margin"], budgets=[0.25, 0.5])
+        >>> table = compare(**splits, methods=["baseline"], budgets=[0.5], progress=False)
         >>> verdict(table)
+        'Early exits are worth it here: at 50% of the cost, Baseline (geometric thresholds)...'
     """
     rows = best_methods(comparison)
     if not rows:
@@ -63,12 +64,12 @@ def verdict(comparison: Comparison) -> str:
     if not wins:
         top = max(rows, key=lambda row: row.over_mix.value)
         if all(row.over_mix.is_loss for row in rows):
-            every = "method" if count == 1 else f"of the {count} methods"
-            text = f"Early exits are not worth it here: every {every} is clearly worse than {mix}"
+            best = top.name if count == 1 else f"even the best of {count} methods"
+            text = f"Early exits are not worth it here: {best} is clearly worse than {mix}"
         else:
             text = f"No method is clearly better than {mix}, which looks at no sample"
         gap = points(top.over_mix)
-        return f"{text}. At best, {top.name} differs from it by {gap}, at {_at(top)}."
+        return f"{text}. {top.name} comes nearest: {gap}, at {_at(top)}."
     top = max(wins, key=lambda row: row.over_mix.value)
     text = (
         f"Early exits are worth it here: at {_at(top)}, {top.name}{best} gains "

@@ -12,7 +12,7 @@ def worse_exits(ledger: Ledger) -> dict[int, tuple[int, Interval]]:
 
     Example:
         >>> right = np.array([[0, 1, 0], [1, 1, 0], [1, 1, 1]])[np.arange(300) % 3]
-        >>> logits = np.stack([1.0 - right, right], axis=2)
+        >>> logits = np.stack([-1.0 * right, right], axis=2)
         >>> ledger = Ledger(logits, np.ones(300, int), [1, 2, 3], split="val")
         >>> [(index, before) for index, (before, gap) in worse_exits(ledger).items()]
         [(2, 1)]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import pdtrc
 
 from offramp.arrays import Array
 from offramp.errors import LedgerWarning
@@ -18,7 +19,7 @@ FEW = 50  # samples, below which figures are noise
 MOST_READ = 20_000  # samples at most
 SIGMAS = 3.0  # above chance, at which an exit is no guess
 COPIES = 0.01  # share of samples that may look alike by chance
-BY_CHANCE = 1e-4  # that a class is missing in a split
+BY_CHANCE = 1e-4  # that so many classes are missing in a split
 DIMENSIONS = 32  # in which samples are compared
 FAR = 20  # the neighbour up to which distances are looked at
 TOO_NEAR = 1e-3  # as a chance, of which about nine times as many samples are honestly this near
@@ -83,7 +84,7 @@ def missing_classes(*ledgers: "Ledger") -> list[str]:
         >>> splits = synthetic.ledgers(seed=0)
         >>> half = splits["test"].take(splits["test"].labels < 5)
         >>> missing_classes(splits["val"], half)
-        ['test has no samples of 5 of the 10 classes that the other splits have, such as 5: ...']
+        ['test has no samples of 15 of the 20 classes that the other splits have, such as 5: ...']
     """
     labelled = [each for each in ledgers if each.has_labels and each.has_logits]
     counts = [np.bincount(each.labels, minlength=each.num_classes) for each in labelled]
@@ -91,9 +92,10 @@ def missing_classes(*ledgers: "Ledger") -> list[str]:
     for ledger, mine in zip(labelled, counts, strict=True):
         others = sum(counts) - mine
         shares = others / max(others.sum(), 1)
-        # By chance, N samples miss a class of share s with (1 - s)^N.
-        gone = np.flatnonzero((mine == 0) & ((1 - shares) ** len(ledger) < BY_CHANCE))
-        if len(gone):
+        gone = np.flatnonzero((mine == 0) & (others > 0))
+        # By chance, N samples miss a class of share s with (1 - s)^N, and few classes at once.
+        expected = float(((1 - shares[others > 0]) ** len(ledger)).sum())
+        if len(gone) and pdtrc(len(gone) - 1, expected) < BY_CHANCE:
             names = ledger.class_names or range(ledger.num_classes)
             found.append(
                 f"{ledger.split} has no samples of {len(gone)} of the {(others > 0).sum()} "

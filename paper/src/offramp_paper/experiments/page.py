@@ -124,7 +124,7 @@ def _show(
 ) -> None:
     for each in results:
         out.rule(each.title)
-        for table in (comparison_tables(each.comparison)[0], *quoted[each.place]):
+        for table in (*comparison_tables(each.comparison)[:2], *quoted[each.place]):
             out.show(table)
         for sentence in verdicts(each.comparison):
             out.print(sentence)
