@@ -1,4 +1,4 @@
-"""Anonymous memory of comparisons and advice on ImageNet-size ledgers: 50,000 x 12 x 1000, float16.
+"""Anonymous memory of comparisons and advice on ledgers of ImageNet: 50,000 x 12 x 1000 halves.
 
 Run: python benchmarks/memory.py [--samples 50000] [--limit 3.0] [--step advise]
 

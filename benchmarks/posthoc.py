@@ -21,6 +21,7 @@ from offramp.scorers.network_training import BATCH, LEARNING_RATE, LOG_ODDS_WEIG
 from offramp.targets import stop_target
 
 Result = TypeVar("Result")
+EPOCHS = 30
 SEEDS = (0, 1, 2)
 
 
@@ -110,12 +111,12 @@ def final_loss(score_at: Callable[[int, int, History], Array], ledger: Ledger) -
 def correctors() -> None:
     """All exits and seeds as one batched product, against a loop over them."""
     ledger = made_up({"held_out": 5000})["held_out"]
-    settings = Corrector()
+    settings = Corrector(epochs=EPOCHS)
     history = History(ledger.logits, ledger.logits)
     fast, fitted = timed(
         lambda: settings.fit_seeds(history, ledger.labels, ledger.costs, SEEDS), runs=3
     )
-    slow, networks = timed(lambda: fit_in_a_loop(ledger, settings.epochs))
+    slow, networks = timed(lambda: fit_in_a_loop(ledger, EPOCHS))
 
     @torch.no_grad()
     def loop_score(m: int, index: int, until: History) -> Array:
