@@ -121,7 +121,7 @@ def test_fit_and_compare_agree_on_the_same_thresholds_and_say_where_they_do_not(
     )
     assert "calls this policy margin:smooth; it takes the paper's geometric" in fitted.stderr
     tables = json.loads(compared.stdout)["tables"]
-    assert "`offramp fit` and `Policy.tune` choose smooth ones" in tables[0]["caption"]
+    assert "`offramp fit` and `Policy.tune` choose smooth ones" in tables[1]["caption"]
     methods = json.loads((tmp_path / "o" / "comparison.json").read_text())["methods"]
     geometric, smooth = ({**method["curves"][0]} for method in methods[1:])
     found = json.loads(fitted.stdout)["test"]

@@ -122,9 +122,10 @@ def advise(
     draws = Resamples(len(test), resamples, groups=test.group_numbers)
     right, val_accuracy = test.heads_correct.astype(np.float64), val.heads_correct.mean(axis=0)
     fixed = fixed_exits(test, test.heads_correct)
+    replays = {policy.points: policy.replay(test) for policy in plan.distinct}
     found = []
     for budget in budgets:
-        replay = plan[budget].replay(test)
+        replay = replace(replays[plan[budget].points], selected=plan[budget].selected)
         answered, cost = replay.right.astype(np.float64), float(replay.costs.mean())
         mix = mix_at(fixed, val_accuracy, cost)
         units = test.num_units

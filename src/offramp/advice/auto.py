@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.advice import subchains
-from offramp.advice.rating import CrossFit, Hits, gain_of, hits_on, is_clearly_more, pick, pool
+from offramp.advice.rating import (
+    CrossFit,
+    Hits,
+    at_most,
+    gain_of,
+    hits_on,
+    is_clearly_more,
+    pick,
+    pool,
+)
 from offramp.answers import MajorityVote
 from offramp.arrays import one_thread
 from offramp.errors import ConfigError, CostWarning
@@ -34,6 +43,9 @@ ANSWER_CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even
 
 VOTES = ("vote", "vote:smooth", "adaptive-consistency-dirichlet", "adaptive-consistency")
 """Methods that need no confidences, only which answers are the same."""
+
+ENOUGH = 10_000
+"""Samples of each split, beyond which a choice, a fit and thresholds gain nothing that counts."""
 
 POOLED = (0.25, 0.5, 0.75)
 """Budgets at which methods are rated, in addition to the budgets that are asked for."""
@@ -83,7 +95,8 @@ class Auto(Method):
 
     The chosen method is fitted on all samples. Its thresholds come from cross-fitted scores: the
     score of each sample is by a copy that was fitted without that sample. A method whose fit is
-    random is fitted on held_out with every seed, and its thresholds come from val.
+    random is fitted on held_out with every seed, and its thresholds come from val. Of larger
+    splits, 10,000 samples are used.
 
     With costs in seconds (`Profile.timed`) a budget that no exit can keep gets the network without
     exits, and the plan gives the reason.
@@ -127,6 +140,7 @@ class Auto(Method):
         """Choose a method for each budget, and make plans of it, with confidences."""
         if self.candidates == CANDIDATES and subchains.suits(held_out, val):
             return subchains.SUB_CHAINS.plans(held_out, val, budgets, seeds)
+        held_out, val = at_most(held_out, ENOUGH), at_most(val, ENOUGH)
         choice = _choose(held_out, val, budgets, self.candidates)
         # Fits of all exits are no use for fewer of them.
         shared = fits if fits is not None and len(choice.exits) == held_out.num_exits else {}

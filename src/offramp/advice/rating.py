@@ -13,7 +13,7 @@ from offramp.confidence import Confidence
 from offramp.costs import Costs
 from offramp.evaluation.bootstrap import QUANTILE, Interval, unseen_variance
 from offramp.ledger import Ledger
-from offramp.ledger.chunks import folds
+from offramp.ledger.chunks import cut, folds
 from offramp.methods import Method
 from offramp.policy import Policy
 from offramp.replay import BY_SAMPLE, Replay
@@ -68,6 +68,21 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
     if labelled and not held_out.has_logits:
         pooled.full_right = np.concatenate([each.full_correct for each in both])
     return pooled
+
+
+def at_most(ledger: Ledger, samples: int) -> Ledger:
+    """About so many samples of a ledger, at random, where it has more; groups stay whole.
+
+    Example:
+        >>> from offramp import synthetic
+        >>> val = synthetic.ledgers(seed=0, samples=300)["val"]
+        >>> len(at_most(val, 100)), at_most(val, 1000) is val
+        (100, True)
+    """
+    if len(ledger) <= samples:
+        return ledger
+    rows, _ = cut(len(ledger), [samples / len(ledger)], seed=0, groups=ledger.group_numbers)
+    return ledger.take(np.sort(rows))
 
 
 def _pooled_costs(held_out: Ledger, val: Ledger) -> Costs | BatchTimes:

@@ -125,6 +125,7 @@ class Ledger(SampleOrigin):
         # so that a partition of a memory-mapped ledger never becomes a second one in memory.
         self._rows: Array | None = None
         self._hashes: Array | None = None
+        self._right: Array | None = None
         self._exits: Array | None = None
         self.exits = tuple(range(exits))
         if class_names is not None and len(class_names) != classes:
@@ -347,7 +348,7 @@ class Ledger(SampleOrigin):
                 f"{index.dtype} of the shape {list(index.shape)}"
             )
         part = copy(self)
-        part._hashes = None
+        part._hashes = part._right = None
         part._rows = index if self._rows is None else self._rows[index]
         part._labels = None if self._labels is None else self._labels[index]
         part.sample_ids = _names_at(self.sample_ids, index)
@@ -372,6 +373,7 @@ class Ledger(SampleOrigin):
         if len(kept) == self.num_exits:
             return self
         part = copy(self)
+        part._right = None
         index = np.array(kept)
         part._exits = index if self._exits is None else self._exits[index]
         part.exits = tuple(self.exits[exit_index] for exit_index in kept)
@@ -563,8 +565,10 @@ class LogitLedger(Ledger):
     @property
     def heads_correct(self) -> Array:
         """Whether the logits of each exit are largest at the label: bool `[N, M]`."""
-        predictions = np.concatenate([logits.argmax(axis=2) for _, logits in self.chunks()])
-        return correctness(predictions, self.labels)
+        if self._right is None:
+            predictions = np.concatenate([part.argmax(axis=2) for _, part in self.chunks()])
+            self._right = correctness(predictions, self.labels)
+        return self._right
 
     @staticmethod
     def _checked(
