@@ -42,7 +42,7 @@ LOG_ODDS = CURRENT / 100  # as good as free
 CONSTANT = 1e-5  # keeps the equations solvable where a feature never varies
 NOW, PAST = 7, 5  # features of the current exit, and of the earlier ones
 SAID = 3  # features of a stage that answers without logits, besides those that it is given
-MOST_CLASSES = 1000  # with more, the probabilities of single classes are left out
+MOST_CLASSES = 500  # with more, the probabilities of single classes are left out
 LIMIT = 5.0  # standard deviations, or one if that is more; farther out, a feature says no more
 APART = 1e-5  # of the log-odds, so that samples beyond the limit do not share a score
 TEACHER_SHRINKAGE = 0.02
@@ -56,7 +56,7 @@ class RidgeScorer(PreparedScorer):
     Args:
         history: Also look at the earlier exits: how probable the two likeliest classes were, and
             whether the predictions agree.
-        classes: Also look at the probability of every class, if there are at most 1,000.
+        classes: Also look at the probability of every class, if there are at most 500.
 
     Attributes:
         means_: `[M-1, D]`, of the features.
@@ -374,7 +374,7 @@ class BreakEven(RidgeScorer):
 
     Args:
         history: Also look at the earlier exits.
-        classes: Also look at the probability of every class, if there are at most 1,000.
+        classes: Also look at the probability of every class, if there are at most 500.
 
     Attributes:
         means_: `[M-1, D]`, of the features.
@@ -475,7 +475,7 @@ class LogisticCorrector(RidgeScorer):
 
     Args:
         history: Also look at the earlier exits.
-        classes: Also look at the probability of every class, if there are at most 1,000.
+        classes: Also look at the probability of every class, if there are at most 500.
 
     Attributes:
         means_: `[M-1, D]`, of the features.
