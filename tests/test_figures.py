@@ -57,6 +57,24 @@ def test_no_table_of_figures_is_written_by_hand(page):
     assert [line for line in rest.splitlines() if line[:1] == "|" and MEASURED.search(line)] == []
 
 
+def test_no_page_is_older_than_the_code_of_its_methods():
+    """Measure it again, or say in its JSON, as `older`, why that cannot be done."""
+    now = figures.signatures()
+    stale = {}
+    for path in [*ROOT.glob("docs/figures/*.json"), *ROOT.glob("paper/figures/*.json")]:
+        about = json.loads(path.read_text())
+        if "older" not in about and (methods := figures.changed(about, now)):
+            stale[path.name] = methods
+    assert stale == {}
+
+
+def test_a_page_says_that_its_figures_are_older_than_the_methods(measured, tmp_path):
+    about = {**json.loads(measured.read_text()), "older": "The networks are gone."}
+    measured.write_text(json.dumps(about))
+    found = figures.filled(f"<!-- measured {PLACE} -->", tmp_path)
+    assert found.endswith("`. The networks are gone.*")
+
+
 def test_every_file_of_figures_is_shown():
     shown = "".join(page.read_text() for page in figures.pages())
     for path in [*ROOT.glob("docs/figures/*.json"), *ROOT.glob("paper/figures/*.json")]:

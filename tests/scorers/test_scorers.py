@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import entr
 from scipy.stats import spearmanr
 
-from offramp import Corrector, MaxProbability, Scorer, synthetic
+from offramp import Corrector, Ledger, MaxProbability, Scorer, synthetic
 from offramp.answers import CurrentExit
 from offramp.arrays import sigmoid, softmax, top_indices
 from offramp.errors import ConfigError, NotFittedError
@@ -284,3 +284,65 @@ def test_history_shares_what_is_computed():
     whole = history.log_probs
     assert np.array_equal(history.until(1)._log_probs, whole[:, :2])
     assert np.array_equal(history.take(np.array([4, 0]))._log_probs, whole[[4, 0]])
+
+
+def epochs_chosen(scorer, ledger, monkeypatch):
+    """The number of epochs of the last training, which is on all samples."""
+    from offramp.scorers import network_training
+
+    seen, train = [], network_training.train_networks
+    monkeypatch.setattr(
+        network_training,
+        "train_networks",
+        lambda *parts: (seen.append((parts[3], len(parts) == 4)), train(*parts)),
+    )
+    fit(scorer, ledger)
+    monkeypatch.undo()
+    assert [whole for _, whole in seen[:-1]] == [False] * (len(seen) - 1)
+    assert seen[-1][1], "the last one is on all samples"
+    return seen[-1][0]
+
+
+def test_a_corrector_stops_before_it_learns_noise_by_heart(monkeypatch):
+    rng = np.random.default_rng(0)
+    noise = Ledger(
+        rng.normal(size=(400, 5, 8)), rng.integers(8, size=400), range(1, 6), split="held_out"
+    )
+    learnable = synthetic.ledgers(seed=0, samples=400, exits=5, classes=10)["held_out"]
+    assert epochs_chosen(Corrector(), noise, monkeypatch) == 10
+    assert epochs_chosen(Corrector(), learnable, monkeypatch) == 80
+
+
+def test_the_number_of_epochs_can_be_set(splits, monkeypatch):
+    assert epochs_chosen(Corrector(epochs=3), splits["held_out"], monkeypatch) == 3
+
+
+def test_many_samples_need_few_epochs(splits, monkeypatch):
+    monkeypatch.setattr("offramp.scorers.network_training.MANY", 100)
+    assert epochs_chosen(Corrector(), splits["held_out"], monkeypatch) == 10
+
+
+def test_epochs_are_not_chosen_on_samples_of_a_group_that_was_learned(monkeypatch):
+    """Ten copies of noise look learnable, unless groups keep them together."""
+    rng = np.random.default_rng(0)
+    rows = np.repeat(np.arange(40), 10)
+    logits, labels = rng.normal(size=(40, 5, 8))[rows], rng.integers(8, size=40)[rows]
+    known = {"costs": range(1, 6), "split": "held_out"}
+    copies = Ledger(logits, labels, **known)
+    grouped = Ledger(logits, labels, **known, groups=rows.tolist())
+    assert epochs_chosen(Corrector(), copies, monkeypatch) > 10
+    assert epochs_chosen(Corrector(), grouped, monkeypatch) == 10
+
+
+def test_a_seed_chooses_the_same_epochs_alone_or_with_others(splits):
+    ledger = splits["held_out"].take(range(200))
+    inputs = History(ledger.logits, ledger.logits), ledger.labels, ledger.costs
+    together = Corrector(hidden=4).fit_seeds(*inputs, (4, 7))
+    alone = Corrector(hidden=4, seed=7).fit(*inputs)
+    assert np.allclose(together[1].hidden_weights_, alone.hidden_weights_, atol=1e-5)
+
+
+@pytest.mark.parametrize("epochs", [0, 2.5, "many"])
+def test_a_number_of_epochs_is_a_whole_number(epochs):
+    with pytest.raises(ConfigError, match="`epochs` must be a whole number of at least 1"):
+        Corrector(epochs=epochs)

@@ -16,7 +16,12 @@ from offramp_paper.experiments.beyond import gains
 from offramp_paper.experiments.corrector_cost import corrector_cost, paper_count, paper_network
 from offramp_paper.experiments.domain_shift import domain_shift
 from offramp_paper.experiments.futile_sample import futile_sample
-from offramp_paper.experiments.metric_validity import metric_validity, resampled_augrc, spearman
+from offramp_paper.experiments.metric_validity import (
+    around,
+    metric_validity,
+    resampled_augrc,
+    spearman,
+)
 from offramp_paper.experiments.network import Network
 from offramp_paper.experiments.printed import beside_paper
 from offramp_paper.experiments.run import Options, Recorded, Run
@@ -46,6 +51,15 @@ def test_spearman_is_that_of_scipy():
     expected = [spearmanr(a, b).statistic for a, b in zip(first, second, strict=True)]
     assert spearman(first, second) == pytest.approx(expected)
     assert np.isnan(spearman(np.zeros((1, 3)), np.ones((1, 3)))).all()
+
+
+@pytest.mark.parametrize("value", [-1.0, -0.4, 0.0, 0.39, 0.97, 1.0])
+def test_an_interval_of_a_correlation_holds_what_was_measured(value):
+    """Percentiles once gave +0.39 [+0.42, +0.68]."""
+    resampled = np.clip(np.random.default_rng(0).normal(value + 0.15, 0.07, size=1000), -1, 1)
+    low, high = around(value, resampled)
+    assert -1 <= low <= value <= high <= 1
+    assert high - low < 0.5
 
 
 def test_metric_validity_correlates_the_figures_of_the_comparison(run, result):

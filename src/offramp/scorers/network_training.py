@@ -21,6 +21,7 @@ BATCH = 128
 EPOCHS = (10, 20, 40, 80)
 """Passes over the samples that are tried where their number is chosen."""
 PARTS = 5  # one of which is left out to choose
+LEFT_OUT = 300  # samples, at least, over all tries
 MANY = 10_000  # samples, above which the fewest passes are steps enough
 
 LOG_ODDS_WEIGHT = 1e-3  # to begin with; enough to hold samples apart that are equal otherwise
@@ -124,9 +125,10 @@ def initial_parameters(inputs: Sequence[int], hidden: int, seeds: Sequence[int])
 def choose_epochs(start: Callable[[], Parameters], features: Features, loss_of: Loss) -> int:
     """How many passes over the samples give the least loss on a fifth that is left out.
 
-    Each number is tried with a schedule of its own, the smallest first, until more passes no
-    longer help. Networks with many inputs learn few samples by heart after ten passes; networks
-    with few inputs still improve after thirty. Many samples need ten.
+    Of few samples, further fifths are left out in turn, until 300 samples have been. Each number
+    is tried with a schedule of its own, the smallest first, until more passes no longer help.
+    Networks with many inputs learn few samples by heart after ten passes; networks with few
+    inputs still improve after thirty. Many samples need ten.
 
     Args:
         start: Makes the networks before they are trained.
@@ -136,16 +138,21 @@ def choose_epochs(start: Callable[[], Parameters], features: Features, loss_of: 
     history = features.history
     if len(history) > MANY:
         return EPOCHS[0]
-    rest, part = map(as_tensor, next(folds(len(history), PARTS, history.groups)))
-    if not len(rest) or not len(part):
+    count = -(-PARTS * LEFT_OUT // len(history))
+    cuts = list(folds(len(history), PARTS, history.groups))[:count]
+    if not all(len(rest) and len(part) for rest, part in cuts):
         return EPOCHS[0]
-    losses: list[float] = []
-    for epochs in EPOCHS:
+
+    def loss_after(epochs: int, rest: Tensor, part: Tensor) -> float:
         parameters = start()
         train_networks(parameters, features, loss_of, epochs, rest)
         with torch.no_grad():
             logits = parameters.logits(features.batch(part), features.log_odds[:, part])
-            losses.append(float(loss_of(logits, part)))
+            return float(loss_of(logits, part))
+
+    losses: list[float] = []
+    for epochs in EPOCHS:
+        losses.append(sum(loss_after(epochs, *map(as_tensor, pair)) for pair in cuts))
         if losses[-1] > min(losses):
             break
     return EPOCHS[int(np.argmin(losses))]

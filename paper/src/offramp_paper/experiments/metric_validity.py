@@ -83,7 +83,7 @@ def _table(result: Result) -> ResultTable:
         f"{result.title}: rank correlation with accuracy over {len(methods)} methods",
         ["metric", *(f"{budget:.0%}" for budget in BUDGETS)],
         rows,
-        f"With {LEVEL:.0%} percentile intervals over resamples of the {count:,} test samples "
+        f"With {LEVEL:.0%} intervals from the spread over resamples of the {count:,} test samples "
         f"(methods and thresholds fixed, means over {seeds} seeds); bold: the interval "
         f"excludes zero. Methods: {names}.",
     )
@@ -166,9 +166,26 @@ def _correlation(methods: Sequence[_Measured], metric: int, budget: int) -> Cell
         sign * np.stack([each.resampled_metrics[:, metric] for each in rated], axis=1),
         np.stack([each.resampled_accuracies[:, budget] for each in rated], axis=1),
     )
-    tail = (1 - LEVEL) / 2
-    low, high = np.nanquantile(resampled, [tail, 1 - tail])
+    low, high = around(float(value), resampled)
     return Cell(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]", bold=bool(low > 0 or high < 0))
+
+
+def around(value: float, resampled: Floats) -> tuple[float, float]:
+    """The interval of a correlation, around it: only the spread of resamples `[R]` is used.
+
+    Resampling adds noise to both sides, which moves correlations, so that plain percentiles may
+    leave out what was measured. On Fisher's scale the ends stay within -1 and 1.
+
+    Example:
+        >>> low, high = around(0.5, np.linspace(0.6, 0.8, 101))
+        >>> low < 0.5 < high
+        True
+    """
+    tail = (1 - LEVEL) / 2
+    scaled = np.arctanh(np.clip(resampled, -0.999, 0.999))
+    moved = np.nanquantile(scaled - np.nanmean(scaled), [tail, 1 - tail])
+    low, high = np.tanh(np.arctanh(np.clip(value, -0.999, 0.999)) + moved)
+    return min(float(low), value), max(float(high), value)
 
 
 def spearman(first: Floats, second: Floats) -> Floats:
