@@ -188,7 +188,7 @@ def changed(about: dict[str, Any], now: dict[str, list[float]]) -> list[str]:
     """The methods in the tables of a file that gave other figures, or none, when it was written.
 
     Example:
-        >>> about = {"tables": {"t": {"rows": [["CCCT", "66.2"]]}}, "methods": {"CCCT": [0.8, 0.66]}}
+        >>> about = {"tables": {"t": {"rows": [["CCCT", "66"]]}}, "methods": {"CCCT": [0.8, 0.66]}}
         >>> changed(about, {"CCCT": [0.801, 0.66], "EEFP": [0.8, 0.6]})
         []
         >>> changed(about, {"CCCT": [0.82, 0.66]})
