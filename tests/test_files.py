@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 from zipfile import ZipFile
 
@@ -27,6 +27,7 @@ from offramp.files import (
     restore,
     sweep,
     write_folder,
+    write_sealed,
 )
 from offramp.ledger import reading
 from offramp.made import is_whole, once
@@ -92,7 +93,7 @@ def test_folders_without_a_checksum_still_load(saved, kind):
     path = saved / f"{kind}.json"
     meta = json.loads(path.read_text())
     del meta["tensors"]["sha256"]
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
     LOADERS[kind](saved)
     assert [file.sha256 for file in whole_files(saved).values()] == [None]
 
@@ -202,6 +203,51 @@ def places(value, path=()):
             yield from places(item, (*path, key))
 
 
+def test_a_number_that_was_changed_by_hand_is_noticed_and_can_be_accepted(saved, kind):
+    path = saved / f"{kind}.json"
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps(meta))  # another layout is the same content
+    LOADERS[kind](saved)
+    path.write_text(json.dumps({**meta, "note": 1}))
+    with pytest.raises(
+        FileFormatError, match=rf"{path} was changed after it .*inspect {saved} --accept"
+    ):
+        LOADERS[kind](saved)
+    with pytest.raises(FileFormatError, match="was changed after it"):
+        whole_files(saved)
+    assert files.accept(saved) == [path] and files.accept(saved) == []
+    LOADERS[kind](saved)
+    path.write_text(json.dumps({key: value for key, value in meta.items() if key != "sha256"}))
+    with pytest.raises(FileFormatError, match="has no checksum since it was written"):
+        LOADERS[kind](saved)
+    assert files.accept(saved) == [path]
+    LOADERS[kind](saved)
+
+
+def test_files_of_others_are_not_accepted_and_stay(tmp_path):
+    (tmp_path / "mine.json").write_text('{"format": "mine"}')
+    assert files.accept(tmp_path) == []
+    assert (tmp_path / "mine.json").read_text() == '{"format": "mine"}'
+
+
+def test_links_in_a_circle_are_named(saved, kind):
+    path = tensor_file(saved)
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(FileFormatError, match=f"{path.name} is missing"):
+        LOADERS[kind](saved)
+
+
+def test_a_fingerprint_is_of_costs_and_thresholds_and_not_of_the_chosen_point():
+    ledgers = synthetic.ledgers(seed=0, samples=60)
+    policy = Policy(MaxProbability()).fit(ledgers["held_out"]).tune(ledgers["val"])
+    before = policy.fingerprint()
+    assert policy.at(budget=0.5).fingerprint() == policy.at(budget=1.0).fingerprint() == before
+    dearer = replace(policy.cost_model, stages=2 * policy.cost_model.stages)
+    policy.cost_model = dearer
+    assert policy.fingerprint() != before
+
+
 ODD = [None, True, -1, 10**30, 1.5, "", "x", [], [1], ["x"], {}, {"a": 1}, [[1, 2], [3]], 2**40]
 
 
@@ -216,7 +262,7 @@ def test_odd_values_in_a_description_give_an_error_of_our_own(saved, kind, data)
     for key in parents:
         table = table[key]
     table[last] = data.draw(st.sampled_from(ODD))
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
     try:
         LOADERS[kind](saved)  # a harmless change may load
     except OfframpError as error:

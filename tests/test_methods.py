@@ -8,6 +8,7 @@ import pytest
 from offramp import Corrector, MaxProbability, Method, compare, evaluate
 from offramp.advice import Auto
 from offramp.errors import BudgetError, ConfigError, FileFormatError
+from offramp.files import write_sealed
 from offramp.methods import find_methods, ready, register
 from offramp.plan import Plan
 from offramp.registry import METHODS
@@ -100,7 +101,7 @@ def test_a_saved_plan_decides_as_before(splits, tmp_path):
     test = plan.view(splits["test"])
     for budget, policy in plan.items():
         assert np.array_equal(again[budget].decide(test), policy.decide(test))
-    (tmp_path / "plan" / "plan.json").write_text('{"format": "offramp-plan", "version": 1}')
+    write_sealed(tmp_path / "plan" / "plan.json", {"format": "offramp-plan", "version": 1})
     with pytest.raises(FileFormatError, match=r"is not a complete plan: `.*` is missing"):
         Plan.load(tmp_path / "plan")
 

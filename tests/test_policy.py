@@ -38,6 +38,7 @@ from offramp.errors import (
     OriginWarning,
     SplitError,
 )
+from offramp.files import write_sealed
 from offramp.registry import THRESHOLDS
 from offramp.scorers import BreakEven, LogisticCorrector, Margin
 from offramp.thresholds import exits_taken
@@ -488,7 +489,7 @@ def test_saving_removes_only_its_own_files(baseline, tmp_path):
 def test_tampered_policies_are_refused(entries, message, baseline, tmp_path):
     baseline.save(tmp_path)
     path = tmp_path / "policy.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    write_sealed(path, json.loads(path.read_text()) | entries)
     with pytest.raises(FileFormatError, match=message):
         Policy.load(tmp_path)
 

@@ -2,9 +2,9 @@
 
 The JSON is the commit point. Tensors are written first, under a fresh name, and the JSON that
 names them replaces the old one in a single rename, so that a reader sees the old folder or the
-new one and never a mixture. It also keeps a checksum of the tensors, so that a damaged file is
-noticed. Nothing that is read here can run code: `restore` makes values of annotated types of JSON,
-and of nothing else.
+new one and never a mixture. It also keeps a checksum of the tensors and one of itself, so that a
+change in either is noticed; `accept` is for a change that was meant. Nothing that is read here can
+run code: `restore` makes values of annotated types of JSON, and of nothing else.
 """
 
 import hashlib
@@ -106,7 +106,11 @@ def write_folder(
     with atomic_path(folder / name) as temporary:
         _save(tensors, temporary)
         entry = StoredFile.of(temporary, name)
-    write_description(folder, kind, version, {"tensors": asdict(entry), **meta})
+    try:
+        write_description(folder, kind, version, {"tensors": asdict(entry), **meta})
+    except BaseException:  # such as a full disk
+        (folder / name).unlink(missing_ok=True)
+        raise
     if stale is not None:
         stale.unlink(missing_ok=True)
     logger.debug("wrote a %s to %s (%d bytes of tensors)", kind, folder, entry.bytes)
@@ -143,7 +147,71 @@ def _written(save: Callable[[], None], path: Path) -> None:
 def write_description(folder: Path, kind: str, version: int, meta: Mapping[str, Any]) -> Path:
     """Write the JSON that makes a folder one of the given kind; return its path."""
     description = {"format": f"offramp-{kind}", "version": version, **meta}
-    return write_text(folder / f"{kind}.json", json.dumps(description, indent=1) + "\n")
+    return write_sealed(folder / f"{kind}.json", description)
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write JSON values with the SHA-256 of all of them, under `sha256`."""
+    values: dict[str, Any] = json.loads(json.dumps(content))  # keys are texts then
+    sealed = {**values, "sha256": _seal(values)}
+    return write_text(path, json.dumps(sealed, indent=1) + "\n")
+
+
+def read_sealed(path: Path, required: bool = True) -> dict[str, Any]:
+    """Read what `write_sealed` wrote.
+
+    Args:
+        path: Of the file.
+        required: Whether it must have a checksum, which older versions did not write.
+
+    Raises:
+        FileFormatError: It is no such file, or its values are not those that were written.
+    """
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise FileFormatError(f"{path} must hold an object, got {type(values).__name__}")
+    if values.get("sha256") != _seal(values) and (required or "sha256" in values):
+        known = "was changed after it" if "sha256" in values else "has no checksum since it"
+        raise FileFormatError(
+            f"{path} {known} was written, so its numbers may be anything; restore it, make it "
+            f"again, or say that it is right: offramp inspect {path.parent} --accept"
+        )
+    return values
+
+
+def _seal(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of JSON values, however they are laid out."""
+    rest = {key: value for key, value in values.items() if key != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def accept(folder: str | Path) -> list[Path]:
+    """Take the descriptions below a folder as right that were changed by hand.
+
+    Tensors and graphs are not taken as right: a change in these is damage.
+
+    Returns:
+        The files that have another checksum of themselves now.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> path = write_sealed(Path(mkdtemp()) / "profile.json", {"seconds": 1.5})
+        >>> _ = path.write_text(path.read_text().replace("1.5", "2.5"))
+        >>> accept(path.parent) == [path], read_sealed(path)["seconds"]
+        (True, 2.5)
+    """
+    accepted = []
+    for path in sorted(Path(folder).rglob("*.json")):
+        values = read_json(path)
+        is_ours = isinstance(values, dict) and ("sha256" in values or _is_description(values))
+        if is_ours and values.get("sha256") != _seal(values):
+            accepted.append(write_sealed(path, values))
+    return accepted
+
+
+def _is_description(values: Mapping[str, Any]) -> bool:
+    return str(values.get("format", "")).startswith("offramp-")
 
 
 def with_article(noun: str) -> str:
@@ -312,8 +380,8 @@ class StoredFile:
                 from somewhere else could otherwise have any file of the machine read as its own.)
         """
         path = folder / self.file
-        target = path.resolve()
-        roots = [folder.resolve(), *([] if links_into is None else [links_into.resolve()])]
+        target = resolved(path)
+        roots = [resolved(each) for each in (folder, links_into) if each is not None]
         if not any(target.is_relative_to(root) for root in roots):
             raise FileFormatError(
                 f"{path} is a symbolic link out of its folder, to {target}, and is not followed; "
@@ -321,6 +389,8 @@ class StoredFile:
             )
         if not path.is_file():
             raise FileFormatError(f"{path} is missing, though the description names it")
+        if not os.access(path, os.R_OK):
+            raise FileFormatError(f"{path} cannot be read: no permission")
         if path.stat().st_size != self.bytes:
             raise FileFormatError(
                 f"{path} is truncated or was replaced: it has {path.stat().st_size} bytes, and "
@@ -332,6 +402,11 @@ class StoredFile:
                 "SHA-256); put a good copy in its place, or make it again"
             )
         return path
+
+
+def resolved(path: Path) -> Path:
+    """A path without symbolic links; links that lead in a circle stay (`resolve` would raise)."""
+    return Path(os.path.realpath(path))
 
 
 def checksum(path: Path) -> str:
@@ -353,10 +428,13 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever is there
     """Read a JSON file.
 
     Raises:
-        FileFormatError: It is no JSON, nested too deeply, or has whole numbers beyond 64 bits.
+        FileFormatError: It cannot be read, is no JSON, is nested too deeply, or has whole numbers
+            beyond 64 bits.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_int=_whole)
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # also: no UTF-8, a number of 5,000 digits
         raise FileFormatError(f"{path} is not valid JSON: {error}") from None
 
@@ -385,7 +463,7 @@ def read_description(folder: Path, kind: str, version: int) -> dict[str, Any]:
             f"{path} has format version {meta.get('version')!r}, and this offramp reads version "
             f"{version}; make the {kind} again, or install the offramp that wrote it"
         )
-    return meta
+    return read_sealed(path)
 
 
 # JSON has no NaN and no infinities: a float that may be one is written by `plain`, and read back
@@ -469,7 +547,8 @@ def _floats(value: Any, expected: str) -> Any:  # noqa: ANN401
         return [_floats(item, expected) for item in value]
     if value is None or value in ("inf", "-inf"):
         return math.nan if value is None else float(value)
-    if not isinstance(value, bool | int | float):
+    is_truth = isinstance(value, bool) and expected is not _ROWS
+    if is_truth or not isinstance(value, int | float):
         raise ValueError(f"Expected {expected}, got {value!r:.60}")
     return value
 

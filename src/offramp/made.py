@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from offramp.errors import ConfigError, FileFormatError
-from offramp.files import StoredFile, check_target, checksum, restore, sweep, write_text
+from offramp.files import (
+    StoredFile,
+    check_target,
+    checksum,
+    read_sealed,
+    restore,
+    sweep,
+    write_sealed,
+)
 from offramp.imports import installed_version
 
 try:
@@ -188,16 +196,16 @@ def _declare(folder: Path, inputs: object, seconds: float) -> None:
         "versions": versions(),
         "seconds": round(seconds, 3),
     }
-    write_text(folder / _DONE, json.dumps(content, indent=1) + "\n")
+    write_sealed(folder / _DONE, content)
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
     """What `_declare` wrote, or None."""
     try:
-        found = json.loads((folder / _DONE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_sealed(folder / _DONE, required=False)
+    except FileFormatError:
         return None
-    is_ours = isinstance(found, dict) and isinstance(found.get("files"), list)
+    is_ours = isinstance(found.get("files"), list)
     return found if is_ours and isinstance(found.get("fingerprint"), str) else None
 
 

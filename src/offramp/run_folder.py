@@ -5,6 +5,8 @@
 
 from pathlib import Path
 
+from offramp.files import resolved
+
 
 class RunFolder:
     """The folder of a run, or of a network that was saved by itself.
@@ -45,6 +47,6 @@ class RunFolder:
     @property
     def known_source(self) -> Path | None:
         """The file that names the data, also where the folder is that of a run's network."""
-        path = self.path.resolve()
+        path = resolved(self.path)
         runs = (path, path.parent) if path.name == self.trained.name else (path,)
         return next((found for run in runs if (found := RunFolder(run).source).is_file()), None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from offramp import Costs, Ledger
 from offramp.arrays import softmax
 from offramp.errors import FileFormatError, LedgerError, OriginError, OriginWarning, SplitError
-from offramp.files import read_folder, write_folder
+from offramp.files import read_folder, write_folder, write_sealed
 from offramp.ledger import AnswerLedger, LogitLedger, load_ledgers
 from offramp.ledger.chunks import cut, folds, stratified_cut
 from offramp.ledger.ledger import ConfidenceLedger
@@ -309,10 +309,11 @@ def test_a_save_that_is_cut_off_leaves_the_old_ledger(tmp_path, monkeypatch):
     def cut_off(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("offramp.files.json.dumps", cut_off)
+    monkeypatch.setattr("offramp.files.write_sealed", cut_off)
     with pytest.raises(KeyboardInterrupt):
         small(samples=4).save(tmp_path)
     assert len(Ledger.load(tmp_path)) == 6
+    assert len(list(tmp_path.iterdir())) == 2  # and none of the new tensors
 
 
 def test_loaded_logits_are_memory_mapped(tmp_path):
@@ -515,7 +516,7 @@ def test_a_path_that_is_not_there_is_said(tmp_path):
 
 def change(folder, **entries):
     path = folder / "ledger.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    write_sealed(path, json.loads(path.read_text()) | entries)
 
 
 @pytest.mark.parametrize(
@@ -553,7 +554,7 @@ def test_broken_tensors_of_the_right_size_are_refused(tmp_path):
     path = tmp_path / "ledger.json"  # as an older version wrote it
     meta = json.loads(path.read_text())
     del meta["tensors"]["sha256"]
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
     with pytest.raises(FileFormatError, match="not a readable safetensors"):
         Ledger.load(tmp_path)
 

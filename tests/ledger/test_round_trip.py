@@ -9,6 +9,7 @@ from offramp import Ledger
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import LedgerError
+from offramp.files import write_sealed
 from offramp.ledger import History, has_ledger
 
 TIMES = BatchTimes(
@@ -96,7 +97,7 @@ def test_a_folder_of_an_older_version_has_what_it_does_not_say_by_default(tmp_pa
     meta = json.loads(file.read_text())
     for key in ("kind", "labelled", "exits", "recorded_on", "batch_times"):
         del meta[key]
-    file.write_text(json.dumps(meta))
+    write_sealed(file, meta)
     found = Ledger.load(tmp_path / "val")
     assert type(found) is type(ledger)
     assert np.array_equal(found.labels, ledger.labels)

@@ -12,6 +12,7 @@ from torch.nn.functional import avg_pool2d
 import offramp
 from offramp.batch_times import BatchTimes
 from offramp.errors import FileFormatError, NetworkError
+from offramp.files import write_sealed
 from offramp.networks import EarlyExitNetwork, attach, build, chain, count_macs
 from offramp.networks.chain import at_size
 from offramp.report import inspect
@@ -96,7 +97,7 @@ def test_a_chain_is_saved_and_loaded(both, tmp_path, int8):
 def test_a_damaged_description_is_refused(both, tmp_path, members):
     both.save(tmp_path)
     path = tmp_path / "network.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "members": members}))
+    write_sealed(path, {**json.loads(path.read_text()), "members": members})
     with pytest.raises(FileFormatError):
         EarlyExitNetwork.load(tmp_path)
 

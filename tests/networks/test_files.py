@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from offramp.errors import FileFormatError, MissingExtraError, NetworkError
-from offramp.files import kind_of
+from offramp.files import kind_of, write_sealed
 from offramp.networks import EarlyExitNetwork, Head, attach, build, register_builder
 from offramp.networks.heads import LinearHead, Pool
 from offramp.networks.inputs import TensorInput
@@ -24,7 +24,7 @@ def rewrite(folder, change):
     path = folder / "network.json"
     meta = json.loads(path.read_text())
     change(meta)
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
 
 
 def test_folder_holds_json_and_safetensors_only(saved):

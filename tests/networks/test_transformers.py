@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from offramp.errors import FileFormatError, NetworkError
+from offramp.files import write_sealed
 from offramp.networks import EarlyExitNetwork, attach, count_macs, take
 
 transformers = pytest.importorskip("transformers")
@@ -220,6 +221,6 @@ def test_file_that_asks_for_foreign_code_is_refused(make, tmp_path, change, mess
     path = tmp_path / "network.json"
     meta = json.loads(path.read_text())
     change(meta["backbone"]["settings"])
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
     with pytest.raises(FileFormatError, match=message):
         EarlyExitNetwork.load(tmp_path)

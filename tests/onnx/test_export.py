@@ -16,6 +16,7 @@ import offramp
 from offramp import report
 from offramp.cli.app import app
 from offramp.errors import ConfigError, FileFormatError, NetworkError
+from offramp.files import write_sealed
 from offramp.onnx import OnnxRunner, export
 from offramp.onnx.cut import NotCuttableError, Traced
 from offramp.onnx.export import Tracing, _own_files
@@ -213,7 +214,7 @@ def corrupted(folder, place, value):
     for key in way:
         part = part[int(key) if key.isdigit() else key]
     part[int(last) if last.isdigit() else last] = value
-    (folder / "export.json").write_text(json.dumps(description))
+    write_sealed(folder / "export.json", description)
 
 
 @pytest.mark.parametrize("value", CORRUPTIONS)
@@ -253,7 +254,7 @@ def test_files_that_are_not_the_exports_own_are_refused(exported, tmp_path, valu
         ("policy_folder", "../policy-00000000", "`policy_folder` must be a text matching regex"),
         ("policy_folder", "policy", "`policy_folder` must be a text matching regex"),
         ("inputs", {"kind": "os.system"}, "unknown inputs"),
-        ("version", 1, "has format version 1, .* reads version 4; make the export again"),
+        ("version", 1, "has format version 1, .* reads version 5; make the export again"),
         ("format", "offramp-policy", "was not written by offramp as an export"),
     ],
 )

@@ -12,6 +12,7 @@ from torch import nn
 
 from offramp import attach, build, compare, imports, report
 from offramp.errors import ConfigError, FileFormatError
+from offramp.files import write_sealed
 from offramp.methods import Method
 from offramp.networks import count_macs
 from offramp.registry import METHODS
@@ -121,13 +122,13 @@ def test_reading_what_is_no_comparison_says_so(table, tmp_path):
         report.read_comparison(file)
     old = table.to_json()
     del old["methods"][0]["diagnostics"]
-    file.write_text(json.dumps(old))
+    write_sealed(file, old)
     with pytest.raises(
         FileFormatError, match=r"`methods\[0\]\.diagnostics` is missing; if another version"
     ):
         report.read_comparison(file)
     file.write_text("[1, 2]")
-    with pytest.raises(FileFormatError, match="this is not a comparison"):
+    with pytest.raises(FileFormatError, match="must hold an object, got list"):
         report.read_comparison(file)
 
 

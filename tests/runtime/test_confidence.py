@@ -13,6 +13,7 @@ from offramp.arrays import sigmoid, softmax
 from offramp.confidence import Confidence
 from offramp.decide import ExitOutput
 from offramp.errors import FileFormatError, NotFittedError
+from offramp.files import write_sealed
 from offramp.metrics import ece
 from offramp.runtime import Runner
 from offramp.runtime.output import OutputBuffer
@@ -159,7 +160,7 @@ def older_folder(policy, folder):
     path = folder / "policy.json"
     meta = json.loads(path.read_text())
     del meta["confidence"]
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
     return folder
 
 
@@ -177,7 +178,7 @@ def test_a_damaged_confidence_is_refused(make, tmp_path):
     folder = world.policy.save(tmp_path / "policy")
     meta = json.loads((folder / "policy.json").read_text())
     meta["confidence"]["name"] = "MaxProbability"
-    (folder / "policy.json").write_text(json.dumps(meta))
+    write_sealed(folder / "policy.json", meta)
     with pytest.raises(FileFormatError, match="unknown confidence 'MaxProbability'"):
         offramp.Policy.load(folder)
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -96,6 +97,40 @@ class TestBatches:
             assert np.array_equal(found[name].to_numpy(), wanted), name
         assert found["exit"].nunique() == 2 and not found["failed"].any()
 
+    def test_a_worker_that_is_killed_loses_no_row_and_answers_none_twice(
+        self, dataset, small, runner, tmp_path
+    ):
+        class Mortal(PolicyPredictor):
+            """The first worker that has answered two batches is killed in the third."""
+
+            def __init__(self, *parts):
+                super().__init__(*parts)
+                self.batches = 0
+
+            def __call__(self, batch):
+                self.batches += 1
+                dead = tmp_path / "dead"
+                if self.batches == 3 and not dead.exists():
+                    dead.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                worker = np.full(len(batch["id"]), os.getpid())
+                return {**super().__call__(batch), "worker": worker}
+
+        found = dataset.map_batches(
+            Mortal,
+            fn_constructor_args=(Model.of_run(small.export), None, False),
+            concurrency=2,
+            num_cpus=0.5,
+            batch_size=BATCH,
+            max_restarts=2,
+            max_task_retries=2,
+        ).to_pandas()
+        assert (tmp_path / "dead").exists()
+        assert sorted(found["id"]) == list(range(12 * BATCH))
+        expected = [runner(batch) for batch in np.split(NORMALIZATION(pixels(12 * BATCH)), 12)]
+        classes = np.concatenate([output.predictions for output in expected])
+        assert np.array_equal(found.sort_values("id")["prediction"].to_numpy(), classes)
+
     def test_mistakes_show_before_the_cluster_works(self, dataset, small):
         with pytest.raises(FileFormatError, match="there is no folder"):
             predict_dataset(dataset, Model(small.folder / "network", small.folder / "none"))
@@ -119,7 +154,8 @@ class Served:
             self.port = free.getsockname()[1]
         serve.start(http_options={"host": "127.0.0.1", "port": self.port})
         config = AppConfig(max_bytes=MAX_BYTES, max_pixels=5000, body_timeout=1.0)
-        options = {"num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}}
+        scaling = {"min_replicas": 2, "max_replicas": 3, "target_ongoing_requests": 8}
+        options = {"autoscaling_config": scaling, "ray_actor_options": {"num_cpus": 0.5}}
         made = deployment(model, config).options(**options)
         serve.run(made.bind(), name="digits", route_prefix="/")
 
@@ -178,7 +214,38 @@ class TestServing:
                 assert answer["cost"] == pytest.approx(float(expected.costs[row]), abs=1e-5)
         assert near.sum() <= 3 and len({answer["exit"] for _, answer in answers}) == 2
         running = serve.status().applications["digits"].deployments["offramp"].replica_states
-        assert running == {"RUNNING": 2}
+        assert 2 <= running["RUNNING"] <= 3
+
+    def test_a_replica_that_is_killed_loses_no_request_that_is_sent_again(self, served, small):
+        """Two replicas, of which one is killed under load; Ray starts another one."""
+        import psutil
+
+        inputs = NORMALIZATION(pixels(64))
+        killed, again, answers = [], [], {}
+
+        def ask(row):
+            for _ in range(20):  # a request to the replica that dies may be refused
+                status, text, _ = served.exchange("POST", body={"id": row, "inputs": rows[row]})
+                if status == 200:
+                    answers.setdefault(row, []).append(json.loads(text)["id"])
+                    return
+                again.append(status)
+                time.sleep(0.2)
+
+        rows = [each.tolist() for each in inputs]
+        with ThreadPoolExecutor(8) as clients:
+            asked = [clients.submit(ask, row) for row in range(64)]
+            while not any(each.done() for each in asked):
+                time.sleep(0.01)
+            for process in psutil.Process().children(recursive=True):
+                if "ServeReplica" in " ".join(process.cmdline()) and not killed:
+                    killed.append(process.pid)
+                    process.kill()
+            for each in asked:
+                each.result()
+        assert killed
+        assert answers == {row: [row] for row in range(64)}  # each once, and its own
+        assert len(again) <= 16
 
     def test_images_are_normalised_as_in_training_and_ids_come_back(self, served, runner):
         pillow = pytest.importorskip("PIL.Image")
@@ -213,10 +280,10 @@ class TestServing:
     def test_all_metrics_are_among_rays_own(self, served, cluster):
         status, text, _ = served.exchange("POST", body={"inputs": [1]})
         assert status == 422 and "give `inputs` of the shape" in json.loads(text)["detail"]
-        (node,) = cluster.nodes()
+        node = cluster.nodes()[0]
         wanted = {
-            'ray_offramp_requests_total{.*status="200"',
-            'ray_offramp_requests_total{.*status="422"',
+            'ray_offramp_requests_total{.*path="/predict".*status="200"',
+            'ray_offramp_requests_total{.*path="/predict".*status="422"',
             'ray_offramp_exits_total{.*exit="0"',
             "ray_offramp_cost_saved_total{",
             "ray_offramp_request_seconds_count{",

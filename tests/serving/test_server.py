@@ -23,6 +23,7 @@ import pytest
 
 import offramp
 from offramp.errors import ConfigError
+from offramp.files import write_sealed
 from offramp.serving import ServeConfig, serve
 
 from ..deployment import without_torch
@@ -43,7 +44,7 @@ def exports(small, tmp_path_factory):
     shutil.rmtree(second / described["policy_folder"])
     other = policy_of(small.network, offramp.scorers.Entropy()).at(budget=0.75)
     other.save(second / described["policy_folder"])
-    (second / "export.json").write_text(json.dumps(described | {"policy": other.fingerprint()}))
+    write_sealed(second / "export.json", described | {"policy": other.fingerprint()})
     return small.export, second
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from offramp.errors import ConfigError, FileFormatError
+from offramp.files import write_sealed
 from offramp.networks import build
 from offramp.registry import OBJECTIVES
 from offramp.training import TrainConfig, train
@@ -220,7 +221,7 @@ def test_a_damaged_checkpoint_is_refused(convnet, data, quick, tmp_path):
     path = tmp_path / "checkpoint" / "checkpoint.json"
     meta = json.loads(path.read_text())
     del meta["place"]
-    path.write_text(json.dumps(meta))
+    write_sealed(path, meta)
     with pytest.raises(FileFormatError, match="is not a complete checkpoint"):
         train(convnet, data, config=quick, folder=tmp_path)
     (next((tmp_path / "checkpoint").glob("*.safetensors"))).write_bytes(b"")

@@ -5,24 +5,28 @@ from typing import Annotated
 
 import typer
 
-from offramp.cli.console import out
+from offramp.cli.console import note, out
 from offramp.cli.options import there
 
 
 def inspect_command(
     path: Annotated[Path, typer.Argument(metavar="PATH", callback=there)],
+    accept: Annotated[bool, typer.Option("--accept")] = False,
 ) -> None:
     """Describe a ledger, policy, network or export: sizes, costs, accuracy per exit, origin.
 
-    Of any other folder, all of these below it are listed. Tensors and graphs are compared with
-    their checksums, those above 1 GiB by this command alone; a damaged file is an error. The JSON
-    next to them, which holds the checksums, has none itself.
+    Of any other folder, all of these below it are listed. Tensors, graphs and the JSON next to
+    them are compared with their checksums, tensors above 1 GiB by this command alone; a file that
+    was changed is an error.
 
     Args:
         path: Ledger, .npz file, policy, network, export, or a folder with any of them.
+        accept: Take JSON below PATH as right that was changed by hand or has no checksum.
     """
-    from offramp import report
+    from offramp import files, report
 
+    for changed in files.accept(path) if accept else ():
+        note(f"accepted {changed}")
     for table in report.inspect(path):
         out.show(table)
 

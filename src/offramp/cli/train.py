@@ -210,7 +210,7 @@ def train_command(
         made = network.built(samples, config.seed, "cascade" if goal.name == _CASCADE else None)
     is_image = isinstance(samples[0][0], Tensor)
     run = RunFolder(folder)
-    processes.first(lambda: source.save(folder))
+    processes.first(lambda: source.of_samples(samples).save(folder))
     history = train(
         made,
         samples,

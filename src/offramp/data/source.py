@@ -1,11 +1,11 @@
 """Which data a run uses."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from offramp.files import write_text
+from offramp.data.decoding import Normalization
+from offramp.files import read_sealed, restore, write_sealed
 from offramp.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -20,22 +20,28 @@ class Source:
     domain: str | None = None  # where `test` comes from, for data sets of several domains
     tokenizer: str | None = None  # for text
     image_size: int | None = None  # the usual size of the data set by default
+    # what a server has to know of them, so that it need not load them; of the training samples
+    normalization: Normalization | None = None
+    class_names: list[str] | None = None
 
     def load(self) -> "Splits":
         """The four splits."""
         from offramp.data.load import load  # brings torch, which a server may do without
 
-        given: dict[str, Any] = asdict(self)
-        name = given.pop("data")
-        return load(name, **{option: value for option, value in given.items() if value})
+        options = {name: getattr(self, name) for name in ("domain", "tokenizer", "image_size")}
+        return load(self.data, **{name: value for name, value in options.items() if value})
+
+    def of_samples(self, samples: object) -> "Source":
+        """The same with what these samples say of their pixels and classes."""
+        found: Normalization | None = getattr(samples, "normalization", None)
+        names = getattr(samples, "class_names", None)
+        return replace(self, normalization=found, class_names=names and list(names))
 
     def save(self, run: Path) -> None:
         """Write it into the folder of a run; a tokenizer's folder so that all find it."""
         words = self.tokenizer
         words = str(Path(words).resolve()) if words and Path(words).is_dir() else words
-        write_text(
-            RunFolder(run).source, json.dumps(asdict(replace(self, tokenizer=words))) + "\n"
-        )
+        write_sealed(RunFolder(run).source, asdict(replace(self, tokenizer=words)))
 
     @classmethod
     def find(
@@ -47,16 +53,16 @@ class Source:
     ) -> "Source | None":
         """What is asked for here, completed by what the run was trained on; None if unknown."""
         path = RunFolder(run).known_source
-        saved: dict[str, Any] = {}
+        saved: Source | None = None
         if path is not None:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-        name = data or saved.get("data")
+            saved = restore(cls, read_sealed(path), str(path))
+        name = data or (None if saved is None else saved.data)
         if name is None:
             return None
-        same = data in (None, saved.get("data"))  # a domain belongs to its data set
-        return cls(
-            name,
-            domain or (saved.get("domain") if same else None),
-            tokenizer or saved.get("tokenizer"),
-            saved.get("image_size"),  # the network was made for it, whatever the data
-        )
+        if saved is None:
+            return cls(name, domain, tokenizer)
+        words = tokenizer or saved.tokenizer
+        if name == saved.data:
+            return replace(saved, domain=domain or saved.domain, tokenizer=words)
+        # The network was made for images of this size, whatever the data.
+        return cls(name, domain, words, saved.image_size)

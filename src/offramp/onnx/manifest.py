@@ -16,7 +16,7 @@ from offramp.files import read_description, restore, write_description
 from offramp.networks.inputs import Inputs
 from offramp.policy import Policy
 
-VERSION = 4
+VERSION = 5
 BARE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx$"  # names of files without a path
 POLICY = r"^policy-[0-9a-f]{8}$"
 SO_FAR, LOGITS = "logits_so_far", "logits"

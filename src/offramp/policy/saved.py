@@ -141,7 +141,7 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
     try:
         for name, value in arrays.items():
             part, _, key = name.partition(".")
-            parts[part][key] = value
+            parts[part][key] = np.array(value)  # what decides must not change with the file
         policy = policy_type(
             Scorer.restore(meta["scorer"], parts["scorer"]),
             Answer.restore(meta["answer"], parts["answer"]),
@@ -172,13 +172,19 @@ def load(policy_type: type[Made], folder: str | Path) -> Made:
 
 
 def fingerprint(policy: "Policy") -> str:
-    """A hash of everything that was learned, and of the operating points."""
+    """A hash of everything that was learned, of the costs, and of the operating points.
+
+    The point that is chosen is not part of it: it changes while a policy is used.
+    """
     digest = hashlib.sha256()
+    costs = None if policy.cost_model is None else policy.cost_model.to_json()
+    kind = policy.history_type.name
+    known = [kind, policy.num_classes, list(policy.exits), policy.network, costs]
+    digest.update(json.dumps(known).encode())
     for component in _components(policy).values():
         digest.update(json.dumps(component.describe(), sort_keys=True, default=str).encode())
     for name, array in sorted(_arrays(policy).items()):
-        # The name of the type is torch's, so that fingerprints of older policies stay the same.
-        digest.update(f"{name} torch.{array.dtype} {list(array.shape)} ".encode())
+        digest.update(f"{name} {array.dtype} {list(array.shape)} ".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 

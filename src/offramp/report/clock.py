@@ -1,6 +1,5 @@
 """What was timed: tables of profiles and benchmarks, and accuracy over milliseconds."""
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offramp.errors import MissingExtraError
-from offramp.files import read_json, restore, write_text
+from offramp.files import read_sealed, restore, write_sealed, write_text
 from offramp.imports import require
 from offramp.report.figures import line_style, save_figure
 from offramp.report.page import Section
@@ -132,7 +131,7 @@ def bench_section(folder: str | Path) -> Section:
 
     folder = Path(folder)
     file, figure = folder / "bench.json", folder / "bench.svg"
-    rows: list[BenchRow] = restore(list[BenchRow], read_json(file), str(file))
+    rows: list[BenchRow] = restore(list[BenchRow], read_sealed(file).get("rows"), str(file))
     figures = [figure] if figure.is_file() else []
     return Section(folder.resolve().name, tables=[bench_table(rows)], figures=figures)
 
@@ -147,7 +146,7 @@ def write_bench(rows: "Sequence[BenchRow]", folder: str | Path) -> tuple[list[Pa
     paths = [
         write_text(folder / "bench.md", table.markdown() + "\n"),
         write_text(folder / "bench.csv", table.csv()),
-        write_text(folder / "bench.json", json.dumps([asdict(row) for row in rows]) + "\n"),
+        write_sealed(folder / "bench.json", {"rows": [asdict(row) for row in rows]}),
     ]
     if not any(row.accuracy is not None for row in rows):
         return paths, None

@@ -11,7 +11,7 @@ from typing import Any
 from offramp.errors import FileFormatError, MissingExtraError
 from offramp.evaluation.columns import accuracy_key
 from offramp.evaluation.results import FIXED, PAIR_MIX, RIVALS, Comparison, MethodResult
-from offramp.files import read_json, restore, write_text
+from offramp.files import read_sealed, restore, write_sealed, write_text
 from offramp.made import versions
 from offramp.report.figures import plot_comparison, plot_gains
 from offramp.report.page import Section, sentences, write_page
@@ -42,9 +42,9 @@ def write_comparison(
     paths = [
         write_text(folder / "comparison.md", "\n\n".join(texts) + "\n"),
         write_text(folder / "comparison.csv", tidy_csv(comparison)),
-        write_text(
+        write_sealed(
             folder / "comparison.json",
-            json.dumps({**origin, **comparison.to_json()}, default=str, allow_nan=False) + "\n",
+            json.loads(json.dumps({**origin, **comparison.to_json()}, default=str)),
         ),
     ]
     name = folder.resolve().name.removesuffix("-comparison")
@@ -81,7 +81,7 @@ def read_comparison(path: str | Path) -> tuple[Comparison, dict[str, Any]]:
         raise FileFormatError(
             f"there is no comparison at {file}; give a folder that `offramp compare` wrote"
         )
-    values = read_json(file)
+    values = read_sealed(file)
     try:
         return Comparison.from_json(values), _shown(values)
     except FileFormatError as error:  # which does not know the file

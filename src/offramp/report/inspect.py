@@ -14,7 +14,7 @@ from offramp.files import (
     kind_of,
     near_path,
     read_folder,
-    read_json,
+    read_sealed,
     restore,
     stored_in,
 )
@@ -300,7 +300,9 @@ def whole_files(folder: Path) -> dict[Path, StoredFile]:
     files, damage = {}, []
     for description in _descriptions(folder):
         try:
-            entries = list(stored_in(read_json(description)))
+            entries = list(
+                stored_in(read_sealed(description, required=description.stem != "done"))
+            )
         except FileFormatError as error:
             damage.append(str(error))
             continue
@@ -321,5 +323,5 @@ def whole_files(folder: Path) -> dict[Path, StoredFile]:
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    names = {f"{kind}.json" for kind in (*KINDS, "checkpoint", "done")}
+    names = {f"{kind}.json" for kind in (*KINDS, "plan", "checkpoint", "done")}
     return [path for path in sorted(folder.rglob("*.json")) if path.name in names]

@@ -39,11 +39,11 @@ from offramp.serving.openapi import PAGE, described
 from offramp.serving.requests import Picture, Query, ReadItem, decoded
 from offramp.serving.responses import (
     Reply,
+    Responder,
     cascade_responder,
-    model_responder,
     runner_responder,
 )
-from offramp.serving.served import Served
+from offramp.serving.served import Served, load
 
 if TYPE_CHECKING:
     from offramp.policy import Policy
@@ -96,15 +96,22 @@ class Service:
                 Route("/docs", lambda _: HTMLResponse(PAGE), methods=["GET"]),
             ]
         keys = [self._api_key] if self._api_key else []
-        before = guards(self.config, self.metrics, keys=keys, open_paths=(*HEALTH, *OPEN))
+        before = guards(
+            self.config,
+            self.metrics,
+            keys=keys,
+            open_paths=(*HEALTH, *OPEN),
+            shows_ids=self._alone,
+        )
         return Starlette(
             routes=routes, middleware=before, exception_handlers={HTTPException: _as_json}
         )
 
     async def _predict(self, request: Request) -> Response:
-        query = await self._query(request)
+        responder = await self._served.current()  # what reads the request also answers it
+        query = await self._query(request, responder)
         try:
-            record = await self._batcher(query.sample)
+            record = await self._batcher((responder, query.sample))
         except HTTPException as error:
             return JSONResponse(
                 {"detail": error.detail, "id": query.id}, error.status_code, error.headers
@@ -117,25 +124,29 @@ class Service:
         request.state.log["exit"] = record["exit"]
         return JSONResponse({"id": query.id, **record})
 
-    async def _query(self, request: Request) -> Query:
+    async def _query(self, request: Request, responder: Responder) -> Query:
         """Read a request and check it; mistakes are a 4xx."""
         kind, name = (request.headers.get(key) for key in ("content-type", "x-request-id"))
         body = await request.body()
         # In a thread: decoding takes milliseconds, in which other requests should not wait.
-        query = await run_in_threadpool(self._served.responder.parser, kind or "", body, name)
+        query = await run_in_threadpool(responder.parser, kind or "", body, name)
         if not isinstance(query.sample, Picture):
             return query
         # Pictures become much larger when they are decoded, so only some are at the same time.
         picture = query.sample
         return query._replace(sample=await self._pixels.run(picture.pixels, picture.decoded))
 
-    async def _answer(self, samples: Sequence[Any]) -> list[Reply]:
-        """Answer a batch with what the service serves now."""
-        responder = await self._served.current()
-        found = await run_in_threadpool(responder.answer, samples)
+    async def _answer(self, items: Sequence[tuple[Responder, Any]]) -> list[Reply]:
+        """Answer a batch of samples, each with what has read it."""
+        found: dict[int, Reply] = {}
+        for responder in {id(each): each for each, _ in items}.values():  # two after a reload
+            rows = [row for row, item in enumerate(items) if item[0] is responder]
+            samples = [items[row][1] for row in rows]
+            replies = await run_in_threadpool(responder.answer, samples)
+            found |= zip(rows, replies, strict=True)
         if time.monotonic() > self._shown + SHOW_EVERY:
             self.show()
-        return found
+        return [found[row] for row in range(len(items))]
 
     def show(self) -> None:
         """Set the gauges."""
@@ -143,6 +154,7 @@ class Service:
         self.metrics.show(self._served.responder)
 
     async def _health(self, _: Request) -> Response:
+        await self._served.current()
         if self._batcher.is_stuck:
             return PlainTextResponse("a batch is not answered in time", 503)
         return PlainTextResponse("ok")
@@ -177,7 +189,7 @@ class Service:
         except OfframpError as error:
             raise HTTPException(409, f"nothing was changed: {error}") from None
         about = self._served.responder.about
-        log.warning("the policy was read again: %s", about["policy"][:16])
+        log.warning("everything was read again: %s", about.get("content", "")[:16])
         return JSONResponse(about)
 
     def _check_admin(self, request: Request) -> None:
@@ -227,7 +239,7 @@ def app(
     """
     config = config or AppConfig()
     if isinstance(model, Model):
-        served = Served(model_responder(model, config), model, config)
+        served = Served(load(model, config), model, config)
     elif isinstance(model, StagedRunner):
         served = Served(runner_responder(model, reading or Reading(), config.max_pixels))
     else:

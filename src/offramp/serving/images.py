@@ -100,13 +100,11 @@ class Reading:
             return cls()
         if not takes_image_files(inputs):
             return cls(tokenizer=source.tokenizer)
-        split, entry = source.load()["test"], CATALOG.get(source.data)
-        reader = ImageReader(
-            inputs.height,
-            1.0 if entry is None else entry.centre,
-            getattr(split, "normalization", None) or Normalization(),
-        )
-        names = getattr(split, "class_names", None)
+        entry = CATALOG.get(source.data)
+        if source.normalization is None:  # a run of an older version, or other data
+            source = source.of_samples(source.load()["test"])
+        pixels, names = source.normalization or Normalization(), source.class_names
+        reader = ImageReader(inputs.height, 1.0 if entry is None else entry.centre, pixels)
         return cls(reader, None if names is None else tuple(names))
 
     @classmethod

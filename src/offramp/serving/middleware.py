@@ -53,6 +53,7 @@ def guards(
     keys: Collection[str] = (),
     open_paths: Collection[str] = HEALTH,
     refused: Refusal = refusal,
+    shows_ids: bool = True,
 ) -> list[Middleware]:
     """What stands before an application: `Starlette(middleware=guards(...))`.
 
@@ -64,8 +65,9 @@ def guards(
         keys: If there are any, clients must send one.
         open_paths: Paths that need no key.
         refused: Makes the answers of refused requests.
+        shows_ids: Whether answers have `X-Request-ID`; a router before the service may set it.
     """
-    found = [Middleware(Observed, metrics, config.access_log, refused)]
+    found = [Middleware(Observed, metrics, config.access_log, refused, shows_ids)]
     if config.cors_origins:
         found.append(
             Middleware(
@@ -94,9 +96,10 @@ class Observed:
         metrics: RequestMetrics,
         access_log: bool = True,
         refused: Refusal = refusal,
+        shows_ids: bool = True,
     ) -> None:
         self._app, self._metrics, self._refused = app, metrics, refused
-        self._access_log = access_log
+        self._access_log, self._shows_ids = access_log, shows_ids
         self._span = _spans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,8 +117,8 @@ class Observed:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = (b"x-request-id", request_id.encode("latin-1"))
-                message = {**message, "headers": [*message.get("headers", ()), own]}
+                own = [(b"x-request-id", request_id.encode("latin-1"))] * self._shows_ids
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
             elif message["type"] == "http.response.body":
                 is_complete = not message.get("more_body", False)
             await send(message)

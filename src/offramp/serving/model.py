@@ -1,12 +1,15 @@
 """What is served: the folders of a network and its policy, or of an export."""
 
+import hashlib
+import json
 import socket
-from dataclasses import dataclass, field, replace
+import warnings
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from offramp.errors import ConfigError, FileFormatError
-from offramp.files import kind_of, near_path
+from offramp.errors import ConfigError, FileFormatError, OriginWarning
+from offramp.files import checksum, kind_of, near_path
 from offramp.imports import missing_torch
 from offramp.machine import (
     AutoPrecision,
@@ -24,6 +27,36 @@ from offramp.serving.images import Reading, takes_image_files
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Where a model's reading was found; a reload looks there again.
+
+    Attributes:
+        run: Folder of a run, of a saved network, or of an export.
+        data: The data set, if the run does not know it.
+        domain: Domain of the data set.
+        class_names: Text file with one class name per line.
+        tokenizer: Name or folder of a tokenizer.
+    """
+
+    run: Path
+    data: str | None = None
+    domain: str | None = None
+    class_names: Path | None = None
+    tokenizer: str | None = None
+
+    def reading(self, run: Path, inputs: Inputs) -> Reading:
+        """How samples are read and classes named; `run` is the folder itself or a copy of it."""
+        is_export = kind_of(run) == "export"
+        found = Reading.of_export(run) if is_export else Reading()
+        if not is_export or self.data is not None:
+            found = found.updated(Reading.of_run(inputs, self.run, self.data, self.domain))
+        if takes_image_files(inputs):
+            found = replace(found, image_reader=found.reader_for(inputs, self.run))
+        names = None if self.class_names is None else _read_names(self.class_names)
+        return found.updated(Reading(class_names=names, tokenizer=self.tokenizer))
+
+
+@dataclass(frozen=True)
 class Model:
     """What a worker loads: folders rather than objects, so it can be sent to other processes.
 
@@ -34,6 +67,7 @@ class Model:
         reading: How samples are read, and how classes are named.
         hold_budget: See `Runner`.
         false_alarm_rate: See `Runner`.
+        asked: Where the reading was found; None if it was given.
     """
 
     network: Path
@@ -42,6 +76,7 @@ class Model:
     reading: Reading = field(default_factory=Reading)
     hold_budget: bool | int = False
     false_alarm_rate: float = 0.01
+    asked: Asked | None = None
 
     @classmethod
     def of_run(
@@ -74,39 +109,53 @@ class Model:
         Warns:
             OriginWarning: The data set is unknown; ImageNet's normalisation is used for images.
         """
-        run = _existing(Path(network))
-        model, inputs = cls._of_folders(run, policy, budget)
-        reading = model.reading
-        if model.policy is not None or data is not None:
-            reading = reading.updated(Reading.of_run(inputs, run, data, domain))
-        if takes_image_files(inputs):
-            reading = replace(reading, image_reader=reading.reader_for(inputs, run))
-        names = None if class_names is None else _read_names(Path(class_names))
-        given = Reading(class_names=names, tokenizer=tokenizer)
-        return replace(model, reading=reading.updated(given))
-
-    @classmethod
-    @missing_torch()
-    def _of_folders(
-        cls, run: Path, policy: str | Path | None, budget: float | None
-    ) -> tuple["Model", Inputs]:
-        """The model with what an export knows of its samples, and what its network takes."""
-        if kind_of(run) == "export":
-            if policy is not None:
-                raise ConfigError(
-                    f"{run} is an export, which has its policy: leave {policy} out, or export "
-                    "again with it"
-                )
-            model = cls(run, budget=budget, reading=Reading.of_export(run))
-            return model, Manifest.read(run).inputs
-        if policy is None:
+        run, is_export = _existing(Path(network)), kind_of(network) == "export"
+        if is_export and policy is not None:
+            raise ConfigError(
+                f"{run} is an export, which has its policy: leave {policy} out, or export "
+                "again with it"
+            )
+        if not is_export and policy is None:
             raise ConfigError(
                 f"{run} is no export, which would have a policy: give the folder of a policy, too"
             )
-        from offramp.networks.network import EarlyExitNetwork  # needs torch
+        place = run if is_export else _existing(RunFolder(run).network)
+        names = None if class_names is None else Path(class_names)
+        asked = Asked(run, data, domain, names, tokenizer)
+        chosen = None if policy is None else Path(policy)
+        reading = asked.reading(run, _inputs(place))
+        return cls(place, chosen, budget, reading, asked=asked)
 
-        model = cls(_existing(RunFolder(run).network), Path(policy), budget)
-        return model, EarlyExitNetwork.load(model.network).inputs
+    def read_again(self, copy: Path | None = None) -> "Model":
+        """The same with the reading that is found now; with that of a copy of an export."""
+        if self.asked is None:
+            return self
+        place = copy or self.network
+        run = place if self.policy is None else self.asked.run
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OriginWarning)  # it was said at the start
+            return replace(self, reading=self.asked.reading(run, _inputs(place)))
+
+    def content(self) -> str:
+        """A hash of all files in the folders, and of how samples are read and classes named.
+
+        Raises:
+            FileFormatError: A folder or a file cannot be read.
+        """
+        digest = hashlib.sha256(json.dumps(asdict(self.reading)).encode())
+        words = Path(self.reading.tokenizer or "")
+        own = [self.network, self.policy, words if self.reading.tokenizer else None]
+        try:
+            for folder in own:
+                if folder is None or not folder.is_dir():
+                    continue
+                for path in sorted(folder.rglob("*")):
+                    if path.is_file() and not path.name.startswith("."):
+                        name = path.relative_to(folder).as_posix()
+                        digest.update(f"{name} {checksum(path)}\n".encode())
+        except OSError as error:
+            raise FileFormatError(f"{self.network} cannot be read: {error}") from None
+        return digest.hexdigest()
 
     @missing_torch()
     def runner(
@@ -169,6 +218,16 @@ class Model:
                 f"an export runs on the CPU in float32, got {device}, {precision}: leave them out"
             )
         return "ONNX Runtime"
+
+
+@missing_torch()
+def _inputs(folder: Path) -> Inputs:
+    """What the network of an export or of a folder takes; only the latter needs torch."""
+    if kind_of(folder) == "export":
+        return Manifest.read(folder).inputs
+    from offramp.networks.network import EarlyExitNetwork
+
+    return EarlyExitNetwork.load(folder).inputs
 
 
 def _existing(folder: Path) -> Path:

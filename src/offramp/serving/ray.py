@@ -100,14 +100,14 @@ def deployment(model: Model, config: AppConfig | None = None) -> Any:  # noqa: A
     require("PIL.Image", extra="ray")
     from offramp.serving.application import Service  # needs starlette, as do these
     from offramp.serving.responses import model_responder
-    from offramp.serving.served import Served
+    from offramp.serving.served import Served, load
 
     settings = config or AppConfig()
     model_responder(model, replace(settings, device="cpu", precision="float32"))
-    model = for_workers(model)
+    content, model = model.content(), for_workers(model)
 
     def build() -> Any:  # noqa: ANN401 - a starlette.applications.Starlette, in each replica
-        service = Service(Served(model_responder(model, settings)), settings, alone=False)
+        service = Service(Served(load(model, settings, content)), settings, alone=False)
         threading.Thread(target=_copy_metrics, args=[service], daemon=True).start()
         return service.app()
 

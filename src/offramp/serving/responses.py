@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,7 +83,8 @@ def runner_responder(runner: StagedRunner, reading: Reading, max_pixels: int) ->
         return [none if record["class"] is None else record for record in records]
 
     parser = parser_for(runner.inputs, reading, max_pixels)
-    loaded = {**runner.about, "classes": runner.num_classes}
+    read = {"reading": asdict(reading)}
+    loaded = {**runner.about, "classes": runner.num_classes, **read}
     return Responder(answer, runner.operation, parser, loaded, runner.inputs)
 
 

@@ -125,7 +125,7 @@ def _run_workers(model: Model, config: ServeConfig, listening: socket.socket) ->
     with TemporaryDirectory(prefix="offramp-") as name:
         folder = Path(name)
         (folder / METRICS).mkdir()
-        Release(model, model, config).copied(folder).publish(folder)
+        Release.of(model, config, folder).publish(folder)
         os.environ[SERVICE_FOLDER] = name
         supervisor = Multiprocess(
             uvicorn.Config(
