@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -38,6 +39,8 @@ import offramp
 from offramp.data.decoding import Normalization
 from offramp.serving.images import ImageReader, Reading
 
+Answers = list[list[dict[str, Any]]]
+"""By export and row."""
 SIZE, ROWS, TOKEN = 32, 64, "only-for-benchmarks"
 JSON = {"Content-Type": "application/json"}
 CASCADE = """
@@ -54,7 +57,7 @@ serve(cascade, config, policy=policy, read_item=np.asarray)
 """
 
 
-def prepare(folder: Path) -> tuple[list[Path], list[dict[str, object]], np.ndarray]:
+def prepare(folder: Path) -> tuple[list[Path], Answers, np.ndarray]:
     """Two exports of one network that read and name differently; inputs, and what each answers."""
     torch.manual_seed(0)
     network = offramp.build("thin-resnet", num_classes=10, image_size=SIZE, at=3, depth=14).eval()
@@ -237,7 +240,7 @@ def attack_malformed(server: Server, requests: int) -> str:
                 continue
             method, path, body, headers = malformed(chance)
             named = {key.replace("-", "_"): value for key, value in headers.items()}
-            counts[server.ask(method, path.replace("\x7f", "%7f"), body, **named)[0]] += 1
+            counts[server.ask(method, path.replace("\x7f", "%7f"), body, 60, **named)[0]] += 1
 
     def head(content: bytes) -> int:
         with suppress(OSError), socket.create_connection(("127.0.0.1", server.port), 30) as raw:
@@ -338,12 +341,12 @@ def attack_gone(server: Server) -> str:
 class Load:
     """Clients that send images and compare the answers with those of either export."""
 
-    def __init__(
-        self, server: Server, pixels: np.ndarray, expected: list[dict[str, object]]
-    ) -> None:
+    def __init__(self, server: Server, pixels: np.ndarray, expected: Answers) -> None:
         self.server, self.expected = server, expected
         self.bodies = [png(each) for each in pixels]
-        self.over, self.times, self.problems = threading.Event(), [], Counter()
+        self.over = threading.Event()
+        self.times: list[float] = []
+        self.problems: Counter[str] = Counter()
         self.oldest = 0  # the export that may still answer what is sent from now on
         self.known = [{row["name"][0] for row in each}.pop() for each in expected]
 
@@ -369,7 +372,7 @@ class Load:
             elif (problem := self.problem(found, row, oldest)) is not None:
                 self.problems[problem] += 1
 
-    def problem(self, found: dict[str, object], row: int, oldest: int) -> str | None:
+    def problem(self, found: dict[str, Any], row: int, oldest: int) -> str | None:
         """What is wrong with an answer; batches may differ in the last bits."""
         which = self.known.index(found["name"][0])
         wanted = self.expected[which][row]
@@ -400,13 +403,14 @@ class Load:
 
 
 def reload_under_load(
-    folder: Path, exports: list[Path], pixels: np.ndarray, expected: list[dict[str, object]]
+    folder: Path, exports: list[Path], pixels: np.ndarray, expected: Answers
 ) -> str:
     """Two workers and eight clients, while the export is replaced and read again ten times."""
     served = folder / "served"
     served.symlink_to(exports[0])
     server = Server(["-m", "offramp", "serve", str(served), "--port", "PORT", "--workers", "2"])
-    load, statuses, seconds = Load(server, pixels, expected), Counter(), 0.0
+    load, seconds = Load(server, pixels, expected), 0.0
+    statuses: Counter[int] = Counter()
     try:
         with load.running(8):
             time.sleep(1)
@@ -427,7 +431,7 @@ def reload_under_load(
         server.stop()
 
 
-def drains(export: Path, pixels: np.ndarray, expected: list[dict[str, object]], times: int) -> str:
+def drains(export: Path, pixels: np.ndarray, expected: Answers, times: int) -> str:
     """Servers that are stopped under load: answers that were lost though they were asked for."""
     counts: Counter[str] = Counter()
     for _ in range(times):

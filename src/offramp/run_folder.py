@@ -3,9 +3,8 @@
 `train` makes the folder and `record` adds ledgers; all others find the files of a run here.
 """
 
+import os
 from pathlib import Path
-
-from offramp.files import resolved
 
 
 class RunFolder:
@@ -47,6 +46,6 @@ class RunFolder:
     @property
     def known_source(self) -> Path | None:
         """The file that names the data, also where the folder is that of a run's network."""
-        path = resolved(self.path)
+        path = Path(os.path.realpath(self.path))  # `resolve` raises where links lead in a circle
         runs = (path, path.parent) if path.name == self.trained.name else (path,)
         return next((found for run in runs if (found := RunFolder(run).source).is_file()), None)
