@@ -106,3 +106,11 @@ def test_a_second_process_waits_for_the_first_and_does_not_repeat_its_work(tmp_p
         process.join()
         assert process.exitcode == 0
     assert sorted(queue.get() for _ in range(4)) == ["done", "done", "done", "made"]
+
+
+def test_a_folder_in_the_place_of_the_file_that_says_done_is_named(tmp_path):
+    (tmp_path / "made" / "done.json").mkdir(parents=True)
+    with pytest.raises(
+        FileFormatError, match=r"done\.json must be a file, and is a folder; remove"
+    ):
+        once(tmp_path / "made", 1, lambda place: None)

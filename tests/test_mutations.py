@@ -21,6 +21,7 @@ from offramp import Ledger, Policy, synthetic
 from offramp.data.source import Source
 from offramp.errors import OfframpError
 from offramp.evaluation import compare
+from offramp.files import write_text
 from offramp.made import is_whole, once
 from offramp.networks import EarlyExitNetwork
 from offramp.plan import Plan
@@ -100,13 +101,17 @@ def load_comparison(folder):
     return comparison.to_json(), origin
 
 
+def make_sum(place):
+    write_text(place / "sum.json", '{"sum": 3.5}')
+
+
 def save_result(folder):
-    once(folder, {"terms": [1, 2]}, lambda place: (place / "sum.json").write_text('{"sum": 3.5}'))
+    once(folder, {"terms": [1, 2]}, make_sum)
 
 
 def load_result(folder):
     """It is made again where it is not whole; what it holds then is right."""
-    once(folder, {"terms": [1, 2]}, lambda place: (place / "sum.json").write_text('{"sum": 3.5}'))
+    once(folder, {"terms": [1, 2]}, make_sum)
     assert is_whole(folder, {"terms": [1, 2]})
     return json.loads((folder / "sum.json").read_text())
 

@@ -83,6 +83,8 @@ def once(
         making it
     """
     folder = Path(folder)
+    if (folder / _DONE).is_dir():
+        raise FileFormatError(f"{folder / _DONE} must be a file, and is a folder; remove it")
 
     def first(work: Callable[[], T]) -> T:
         return work() if processes is None else processes.first(work)
