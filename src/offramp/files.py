@@ -44,6 +44,8 @@ per GiB); larger ones stay memory-mapped and unread, and `offramp inspect` compa
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder that replaces `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise FileFormatError(f"cannot write {path}: it is a folder; remove it")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
