@@ -113,14 +113,19 @@ class Observed:
         request_id = state["request_id"] = _id_of(scope) or uuid.uuid4().hex
         status, is_complete, began = 0, False, time.perf_counter()
 
+        def done() -> None:
+            self._metrics.open.dec()
+            self._done(scope, status or GONE, time.perf_counter() - began, fields)
+
         async def observed(message: Message) -> None:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = [(b"x-request-id", request_id.encode("latin-1"))] * self._shows_ids
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
-            elif message["type"] == "http.response.body":
-                is_complete = not message.get("more_body", False)
+            elif not message.get("more_body", False) and not is_complete:
+                is_complete = True
+                done()  # first: whoever has the answer may ask for the metrics
             await send(message)
 
         token = REQUEST_ID.set(request_id)
@@ -136,8 +141,8 @@ class Observed:
                 status = 500
                 raise  # the server then closes the connection
         finally:
-            self._metrics.open.dec()
-            self._done(scope, status or GONE, time.perf_counter() - began, fields)
+            if not is_complete:
+                done()
             REQUEST_ID.reset(token)
 
     def _done(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
