@@ -164,8 +164,11 @@ def all_finite(array: AnyArray) -> bool:
     if array.size <= 4 * SMALL and array.flags.c_contiguous:
         # Sums of squares: a third of the time, and no warning.
         flat = array.reshape(-1)
-        parts = (flat[start : start + SMALL] for start in range(0, array.size, SMALL))
-        return all(math.isfinite(np.vdot(part, part)) for part in parts)
+        for start in range(0, array.size, SMALL):
+            part = flat[start : start + SMALL]
+            if not math.isfinite(np.dot(part, part)):
+                return False
+        return True
     with np.errstate(all="ignore"):
         return math.isfinite(np.add.reduce(array, axis=None))
 
@@ -177,9 +180,21 @@ def largest(values: AnyArray) -> AnyArray:
         >>> largest(np.array([[1.0, 3.0, 2.0]]))
         array([[3.]])
     """
-    if isinstance(values, np.ndarray):
-        return values.max(axis=-1, keepdims=True)
+    if isinstance(values, np.ndarray):  # which takes two thirds of the time of `max`
+        return np.maximum.reduce(values, axis=-1, keepdims=True)
     return values.amax(dim=-1, keepdim=True)
+
+
+def summed(values: AnyArray, axis: int = -1, keepdims: bool = False) -> AnyArray:
+    """The sum over an axis.
+
+    Example:
+        >>> summed(np.array([[1.0, 3.0, 2.0]]))
+        array([6.])
+    """
+    if isinstance(values, np.ndarray):  # which takes two thirds of the time of `sum`
+        return np.add.reduce(values, axis=axis, keepdims=keepdims)
+    return values.sum(dim=axis, keepdim=keepdims)
 
 
 def clipped(values: AnyArray, low: AnyArray, high: AnyArray) -> AnyArray:
@@ -201,8 +216,13 @@ def log_softmax(values: AnyArray) -> AnyArray:
         >>> log_softmax(np.array([0.0, 0.0]))
         array([-0.69314718, -0.69314718])
     """
+    if isinstance(values, np.ndarray) and values.ndim == 2 and len(values) == 1:
+        row = values[0]  # a single sample: half of the time, to the last bit
+        apart = row - row[row.argmax()]
+        apart -= np.log(np.add.reduce(np.exp(apart)))
+        return apart[None]
     xp, apart = namespace(values), values - largest(values)
-    return apart - xp.log(xp.exp(apart).sum(axis=-1, keepdims=True))
+    return apart - xp.log(summed(xp.exp(apart), keepdims=True))
 
 
 def softmax(values: AnyArray) -> AnyArray:
@@ -213,7 +233,7 @@ def softmax(values: AnyArray) -> AnyArray:
         array([0.5, 0.5])
     """
     weights = namespace(values).exp(values - largest(values))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    return weights / summed(weights, keepdims=True)
 
 
 def sigmoid(values: AnyArray) -> AnyArray:

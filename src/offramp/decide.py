@@ -159,6 +159,8 @@ class Decider:
             buffer: What the exits before it have put out.
             outputs: Of this exit.
         """
+        if exit_index == self.last and self._answers_outputs:
+            return ExitOutput(outputs)  # where nothing is scored, and nothing comes after it
         history = self._history(exit_index, buffer, outputs)
         scores = self.score(history) if self.is_scored[exit_index] else None
         return ExitOutput(history.answer, scores)

@@ -30,6 +30,8 @@ def log_odds(answer: AnyArray) -> AnyArray:
         >>> log_odds(np.array([[100.0, 0.0], [101.0, 0.0]]))
         array([100., 101.], dtype=float32)
     """
+    if _is_one(answer):
+        return _leading_of_one(answer)[0]
     top, _, rest = split_top(answer)
     return _odds(top, rest, largest(rest))
 
@@ -42,10 +44,10 @@ def leading_pair(answer: AnyArray) -> tuple[AnyArray, AnyArray]:
         >>> odds.round(4), classes
         (array([0.8731], dtype=float32), array([[1, 2]]))
     """
+    if _is_one(answer):
+        odds, best, second = _leading_of_one(answer)
+        return odds, np.array([[best, second]])
     top, index, rest = split_top(answer)
-    if len(rest) == 1 and isinstance(rest, np.ndarray):  # a single sample: half of the time
-        best, second = int(index[0, 0]), int(rest.argmax())
-        return _odds(top, rest, rest[:, second : second + 1]), np.array([[best, second]])
     other = rest.argmax(axis=-1, keepdims=True)
     return _odds(top, rest, values_at(rest, other)), namespace(rest).concat(
         [index, other], axis=-1
@@ -60,10 +62,6 @@ def split_top(answer: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
     if xp is not np:
         return largest(values), index, values.scatter(-1, index, -math.inf)
     rest = values.copy()
-    if rest.ndim == 2 and len(rest) == 1:  # a single sample: a fifth of the time
-        best = index[0, 0]
-        top, rest[0, best] = values[:, best : best + 1], -math.inf
-        return top, index, rest
     top = np.take_along_axis(values, index, axis=-1)
     np.put_along_axis(rest, index, -math.inf, axis=-1)
     return top, index, rest
@@ -74,6 +72,22 @@ def _odds(top: AnyArray, rest: AnyArray, second: AnyArray) -> AnyArray:
     # How far the sum of the others exceeds the largest of them.
     beyond = xp.log(xp.exp(rest - second).sum(axis=-1))
     return (top - second)[..., 0] - beyond
+
+
+def _is_one(answer: AnyArray) -> bool:
+    return isinstance(answer, np.ndarray) and answer.ndim == 2 and len(answer) == 1
+
+
+def _leading_of_one(answer: Array) -> tuple[Array, int, int]:
+    """Log-odds `[1]` and the two most probable classes of `[1, K]`, in half of the time."""
+    rest = answer[0].astype(np.float32)  # a copy
+    best = int(rest.argmax())
+    top, rest[best] = rest[best], -math.inf
+    second = int(rest.argmax())
+    lead = top - rest[second : second + 1]
+    rest -= rest[second]
+    np.exp(rest, out=rest)
+    return lead - np.log(np.add.reduce(rest, keepdims=True)), best, second
 
 
 class History:

@@ -26,6 +26,7 @@ from offramp.arrays import (
     sigmoid,
     softmax,
     softplus,
+    summed,
     values_at,
 )
 from offramp.costs import mean_costs
@@ -153,7 +154,7 @@ class RidgeScorer(PreparedScorer):
         first, second = top[:, 0], top[:, 1]
         likeliest = xp.exp(top)
         prob, other = likeliest[:, 0], likeliest[:, 1]
-        entropy = -(probs * log_prob).sum(axis=1)
+        entropy = -summed(probs * log_prob)
         found = [log_odds, first - second, entropy, first, second, prob, prob - other]
         if self.history:
             found += _past(history, first, index)
@@ -262,15 +263,15 @@ def _past(history: History, first: AnyArray, index: AnyArray) -> list[AnyArray]:
     """What the earlier exits say of the two likeliest classes, and how they agree, `[n]` each."""
     count = max(history.exit_index, 1)  # exit 0 is its own past
     rows, predictions = history.log_probs[:, :count], history.predictions
-    if len(rows) == 1:  # a view, where the places of many samples are an index array
-        seen = rows[:, :, index[0]]
+    if len(rows) == 1 and history.xp is np:  # a third of the time
+        seen = rows[0].take(index[0], axis=1)[None]
     else:
         every = history.xp.arange(len(rows), device=rows.device)[:, None]
         seen = history.xp.permute_dims(rows[every, :, index], (0, 2, 1))
-    mean = seen.sum(axis=1) / count  # [n, 2]; half the time of `mean`
+    mean = summed(seen, axis=1) / count  # [n, 2]
     same = float32(predictions[:, :count] == predictions[:, -1:])
     found = [first - seen[:, -1, 0], first - mean[:, 0], mean[:, 0] - mean[:, 1]]
-    return [*found, same.sum(axis=1) / count, same[:, -1]]
+    return [*found, summed(same) / count, same[:, -1]]
 
 
 @dataclass(frozen=True)
