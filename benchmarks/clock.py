@@ -53,8 +53,8 @@ from offramp.networks import EarlyExitNetwork
 from offramp.networks.state import batch_size as rows_in
 from offramp.networks.state import map_leaves, take
 from offramp.timing import BenchConfig, Profile, bench
-from offramp.timing.bench import WITHOUT
 from offramp.timing.config import CLOCKS
+from offramp.timing.results import WITHOUT
 
 METHOD = "baseline:smooth"
 SAMPLES = 1024  # test inputs that are timed

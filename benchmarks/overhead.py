@@ -1,10 +1,16 @@
 """What a decision costs: microseconds per exit, beside what runs without any decision.
 
     python benchmarks/overhead.py [--rounds 15]
+    python benchmarks/overhead.py --run runs/lite0-64 [--exports exports/]
 
 Everything is measured in one process on one thread, best of several rounds. `Runner` and
 `OnnxRunner` are charged for what they take beyond the bare stages, heads and graphs, on a network
 of four tiny stages and samples that go to the deepest exit.
+
+With a run of `offramp train` that is recorded, single test images go through its export in ONNX
+Runtime, at the cheapest operating point that loses nothing on val, and through the export of the
+network without exits. Policies are tuned for MACs, or for the seconds of a profile that is
+measured before. Images take turns, so that each finds caches as others leave them.
 """
 
 import argparse
@@ -27,11 +33,14 @@ from torch.utils.data import TensorDataset
 
 import offramp
 from offramp import Ledger, Policy, Scorer, synthetic
+from offramp.answers import GeometricEnsemble
 from offramp.arrays import Array
 from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
 from offramp.onnx.runner import Graph
+from offramp.replay import replay
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector, MaxProbability
+from offramp.thresholds.rule import exits_taken
 
 SCORERS = {
     "max probability": MaxProbability(),
@@ -167,13 +176,99 @@ def in_turn(runs: list[Callable[[], object]]) -> None:
         run()
 
 
+def single_images(run: Path, exports: Path, rounds: int) -> None:
+    """How many times faster than the network without exits, image by image."""
+    ledgers = {name: Ledger.load(run / "ledgers" / name) for name in ("held_out", "val", "test")}
+    labels, last = ledgers["test"].labels, ledgers["test"].logits[:, -1].argmax(axis=1)
+    images = images_of(run)
+    print("\n| policy | tuned for | open | MACs | test, % | full, % | us | full, us | times |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name, parts in SINGLE.items():
+        for unit in ("MACs", "seconds"):
+            folder = exports / f"{name}-{unit}".replace(" ", "-")
+            if not folder.exists():
+                export_at_no_loss(run, ledgers, Policy(*parts), unit, folder)
+            runner = offramp.OnnxRunner(folder, threads=1)
+            own, full = in_turns([runner, runner.full], images, rounds)
+            replayed = replay(runner.policy.answer, runner.policy.scorer, ledgers["test"])
+            exits = exits_taken(replayed.scores, runner.thresholds)
+            found = replayed.predictions[np.arange(len(exits)), exits]
+            macs = float((ledgers["test"].costs / ledgers["test"].costs[-1])[exits].mean())
+            shares = [100 * (answers == labels).mean() for answers in (found, last)]
+            opened = np.isfinite(runner.thresholds[:-1]).sum()
+            print(
+                f"| {name} | {unit} | {opened} | {macs:.0%} | {shares[0]:.2f} | {shares[1]:.2f} | "
+                f"{own:.0f} | {full:.0f} | {full / own:.2f} |"
+            )
+
+
+SINGLE = {
+    "max probability": (MaxProbability(), None),
+    "break-even": (BreakEven(), None),
+    "break-even, ensemble": (BreakEven(), GeometricEnsemble()),
+}
+IMAGES = 200
+
+
+def images_of(run: Path) -> list[Array]:
+    """Test images, one by one, as the network takes them."""
+    network = EarlyExitNetwork.load(run / "network")
+    test = offramp.data.load("cifar100", image_size=network.example(1).shape[-1]).test
+    every = len(test) // IMAGES
+    return [np.asarray(test[number * every][0])[None] for number in range(IMAGES)]
+
+
+def export_at_no_loss(
+    run: Path, ledgers: dict[str, Ledger], policy: Policy, unit: str, folder: Path
+) -> None:
+    """Export the network at the cheapest point that is as accurate on val as the last exit."""
+    network, val = EarlyExitNetwork.load(run / "network"), ledgers["val"]
+    policy = policy.fit(ledgers["held_out"])
+    if unit == "seconds":
+        profile = offramp.profile(
+            network, policy, "onnx", 1, threads=1, seconds=SECONDS, clock=time.process_time
+        )
+        times = profile.at(batch_size=1)
+        val = val.with_costs(times)
+        policy = policy.fit(ledgers["held_out"].with_costs(times))
+    policy = policy.tune(val)
+    accuracy = (val.logits[:, -1].argmax(axis=1) == val.labels).mean()
+    fine = np.flatnonzero(policy.points.accuracies >= accuracy)
+    best_point = fine[np.argmin(policy.points.budgets[fine])]
+    offramp.export(network, policy.at_point(int(best_point)), folder, progress=False)
+
+
+SECONDS = 20.0  # of a profile
+
+
+def in_turns(
+    runs: list[Callable[[Array], object]], images: list[Array], rounds: int
+) -> list[float]:
+    """Mean microseconds per image of each, of the best turn with every image."""
+    fastest = np.full((len(runs), len(images)), np.inf)
+    for _ in range(rounds):
+        for row, call in enumerate(runs):
+            for column, image in enumerate(images):
+                start = time.perf_counter()
+                call(image)
+                fastest[row, column] = min(fastest[row, column], time.perf_counter() - start)
+    means: list[float] = (1e6 * fastest.mean(axis=1)).tolist()
+    return means
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="Rounds; the best one counts.")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--run", type=Path, help="A recorded run of CIFAR-100.")
+    parser.add_argument("--exports", type=Path, default=Path("exports"), help="Folder for them.")
+    asked = parser.parse_args()
+    rounds = asked.rounds
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if asked.run is not None:
+        single_images(asked.run, asked.exports, rounds)
+        return
     print("Microseconds.\n")
     sessions(rounds)
     runners(rounds)

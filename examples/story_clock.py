@@ -30,7 +30,7 @@ from offramp.machine import keep_memory
 from offramp.networks import EarlyExitNetwork
 from offramp.report import plot_bench
 from offramp.timing import BenchConfig, BenchRow, Profile, bench
-from offramp.timing.bench import WITHOUT
+from offramp.timing.results import WITHOUT
 from offramp.timing.runners import plain_policy
 
 SPLITS = ("held_out", "val", "test")

@@ -18,7 +18,7 @@ from .deployment import without_torch
 
 # Commands and names, one after the other, in a process that cannot import torch.
 ASK = """
-import contextlib, io, json, sys
+import contextlib, inspect, io, json, sys
 
 import offramp
 from offramp.__main__ import main
@@ -36,14 +36,39 @@ def answer(command):
 
 
 def error(name):
-    try:
-        getattr(offramp, name)
-    except MissingExtraError as found:
-        return str(found)
+    assert hasattr(offramp, name) and hasattr(offramp, name)
+    value = getattr(offramp, name)
+    assert not isinstance(offramp, value) and inspect.unwrap(value) is value
+    found = set()
+    for use in (value, lambda: value.load, lambda: inherit(value)):
+        try:
+            use()
+        except MissingExtraError as error:
+            found.add(str(error))
+        else:
+            return None
+    (message,) = found
+    return message if message in repr(value) else None
+
+
+def inherit(value):
+    class Own(value):
+        pass
+
+
+def read_times():
+    from offramp.timing import BenchRow, Profile
+    one = [[1.0, 1.0]]
+    parts = "torch", 1, "cpu", "a machine", "a network", [0, 1], "max probability", [1], [2.0]
+    profile = Profile(*parts, one, one, one, [0.1], [0.0])
+    profile.save("times")
+    assert Profile.load("times") == profile
+    return BenchRow("torch", 1, "without exits", 1.0, 1.0).share + profile.at(1).reference
 
 
 commands, names = json.loads(sys.argv[1])
 answers = {command: answer(command) for command in commands}
+assert read_times() == 3.0 and "torch" not in sys.modules
 print(json.dumps([answers, {name: error(name) for name in names}]))
 """
 DECIDE = {  # commands that need no torch, and what they write

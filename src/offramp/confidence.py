@@ -113,8 +113,8 @@ def crossfit_scores(scorer: Scorer, history: History, ledger: Ledger) -> Array:
     scores = np.empty_like(own)
     for rest, fold in folds(len(history), FOLDS, ledger.group_numbers):
         paid = costs if costs.ndim == 1 else costs[rest]
-        fitted = scorer.clone().fit(history.take(rest), labels[rest], paid)
-        found = _chunked_scores(fitted, history.take(fold))
+        fitted = scorer.clone().fit(history.among(rest), labels[rest], paid)
+        found = _chunked_scores(fitted, history.among(fold))
         spread = np.maximum(found.std(axis=0), 1e-12)
         scores[fold] = (found - found.mean(axis=0)) / spread * own.std(axis=0) + own.mean(axis=0)
     return scores

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from offramp.errors import MissingExtraError
 
@@ -26,13 +26,16 @@ class LazyPackage(ModuleType):
     _homes: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        with missing_torch():
-            if name in self._homes:
-                found = getattr(import_module(self._homes[name]), name)
-            elif name.startswith("_") or find_spec(f"{self.__name__}.{name}") is None:
-                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-            else:
-                found = import_module(f"{self.__name__}.{name}")
+        try:
+            with missing_torch():
+                if name in self._homes:
+                    found = getattr(import_module(self._homes[name]), name)
+                elif name.startswith("_") or find_spec(f"{self.__name__}.{name}") is None:
+                    raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+                else:
+                    found = import_module(f"{self.__name__}.{name}")
+        except MissingExtraError as error:
+            return NotInstalled(str(error))
         super().__setattr__(name, found)
         return found
 
@@ -43,6 +46,41 @@ class LazyPackage(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._homes})
+
+
+class NotInstalled:
+    """Stands for a public name that needs an extra: any use of it says which one.
+
+    To ask for the name is no use: `hasattr`, `dir`, `inspect` and `from ... import` never fail.
+
+    Example:
+        >>> runner = NotInstalled("`torch` is not installed")
+        >>> isinstance(1, runner), runner
+        (False, <`torch` is not installed>)
+        >>> runner(1)
+        Traceback (most recent call last):
+        offramp.errors.MissingExtraError: `torch` is not installed
+    """
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __repr__(self) -> str:
+        return f"<{self._message}>"
+
+    def __instancecheck__(self, value: object) -> bool:
+        return False
+
+    def __call__(self, *arguments: object, **named: object) -> NoReturn:
+        """Raise."""
+        raise MissingExtraError(self._message)
+
+    __mro_entries__ = __call__  # a class that inherits from it
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # what inspect, copy and doctest look for
+            raise AttributeError(name)
+        raise MissingExtraError(self._message)
 
 
 def import_when_asked(package: str) -> None:

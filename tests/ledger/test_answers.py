@@ -529,3 +529,24 @@ def test_logits_and_answers_without_are_asked_in_the_same_words():
     assert without.features.tolist() == [[[7], [8], [9]]]
     assert without.inputs(past=True, top=1).shape == (1, 9)
     assert without.inputs(past=False, top=1)[0, 1:].tolist() == [1, 9]
+
+
+@pytest.mark.parametrize("kind", [History, AnswerHistory])
+def test_samples_that_are_copied_when_they_are_read_are_the_same_samples(kind):
+    outputs = np.random.default_rng(0).integers(0, 3, (9, 3, 4)).astype(np.float32)
+    whole = kind(outputs, outputs + 1, lengths=np.arange(9) % 3 + 1)
+    _, whole.groups = whole.log_probs, np.arange(9) // 2
+    for index, further in (([7, 2, 2, 5, 0], [3, 0, 1]), ([8], [0])):
+        index, further = np.array(index), np.array(further)
+        taken, among = whole.take(index), whole.among(index)
+        pairs = (taken, among), (taken.take(further), among.among(further))
+        for one, other in (*pairs, (taken.until(1), among.until(1)), (taken, whole.among(index))):
+            assert len(one) == len(other) and one.exit_index == other.exit_index
+            assert np.array_equal(one.lengths, other.lengths)
+            assert np.array_equal(one.groups, other.groups)
+            for name in ("logits", "answers", "answer", "log_probs", "predictions", "log_odds"):
+                assert np.array_equal(getattr(one, name), getattr(other, name)), name
+            (rows, part), *_ = other.chunks()
+            assert np.array_equal(part.answers, one.answers[rows])
+        assert np.shares_memory(among._all_answers, whole.answers)
+        assert np.array_equal(among.take(further).logits, taken.logits[further])

@@ -238,7 +238,7 @@ class LedgerOptions:
             if self.batch_size is not None:
                 raise ConfigError("--batch-size is for costs in seconds: give --profile as well")
             return ledgers
-        from offramp.timing.profile import Profile
+        from offramp.timing.results import Profile
 
         places = [self.profile / runtime for runtime in RUNTIMES]
         found = [place for place in places if kind_of(place) == "profile"]

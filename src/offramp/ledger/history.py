@@ -106,6 +106,7 @@ class History:
         lengths: `[n]`, how many exits each sample has, for fits on samples that end early.
         exit_index: The current exit, where earlier ones are left out since nothing reads them.
         known: `log_probs` and `predictions`, if they are at hand.
+        rows: `[n]`, which samples of the arrays these are; all of them by default.
 
     Example:
         >>> history = History(np.zeros((5, 3, 4)), np.zeros((5, 3, 4)))
@@ -127,9 +128,9 @@ class History:
         lengths: Array | None = None,
         exit_index: int | None = None,
         known: tuple[AnyArray, AnyArray] | None = None,
+        rows: Array | None = None,
     ) -> None:
-        self.logits = logits
-        self.answers = answers
+        self._logits, self._all_answers, self._rows = logits, answers, rows
         self.lengths = lengths
         self.exit_index = logits.shape[1] - 1 if exit_index is None else exit_index
         self.groups: Array | None = None  # numbers `[n]`, of the samples of a ledger with groups
@@ -140,17 +141,27 @@ class History:
             self._log_probs, self._predictions = known
 
     def __len__(self) -> int:
-        return len(self.logits)
+        return len(self._logits if self._rows is None else self._rows)
+
+    @property
+    def logits(self) -> AnyArray:
+        """`[n, m+1, K]` from the heads."""
+        return self._logits if self._rows is None else self._logits[self._rows]
+
+    @property
+    def answers(self) -> AnyArray:
+        """`[n, m+1, K]`: what would be answered at each exit."""
+        return self._all_answers if self._rows is None else self._all_answers[self._rows]
 
     @property
     def xp(self) -> Any:  # noqa: ANN401 - a module
         """The functions of the array API standard for these arrays, NumPy's or torch's."""
-        return namespace(self.answers)
+        return namespace(self._all_answers)
 
     @property
     def num_classes(self) -> int:
         """K."""
-        return int(self.answers.shape[2])
+        return int(self._all_answers.shape[2])
 
     @property
     def answer(self) -> AnyArray:
@@ -243,7 +254,17 @@ class History:
     def take(self, index: AnyArray | slice) -> "History":
         """The same exits for some of the samples."""
         lengths = None if self.lengths is None else self.lengths[index]
-        part = type(self)(self.logits[index], self.answers[index], lengths=lengths)
+        rows = index if self._rows is None else self._rows[index]
+        part = type(self)(self._logits[rows], self._all_answers[rows], lengths=lengths)
+        part.groups = None if self.groups is None else self.groups[index]
+        self._share(part, lambda cached: cached[index])
+        return part
+
+    def among(self, index: Array) -> "History":
+        """The same, copied when it is read and not before: a few samples at a time by `chunks`."""
+        lengths = None if self.lengths is None else self.lengths[index]
+        rows = index if self._rows is None else self._rows[index]
+        part = type(self)(self._logits, self._all_answers, lengths=lengths, rows=rows)
         part.groups = None if self.groups is None else self.groups[index]
         self._share(part, lambda cached: cached[index])
         return part
@@ -251,13 +272,14 @@ class History:
     def until(self, exit_index: int) -> "History":
         """What was known at an earlier exit."""
         stop = exit_index + 1
-        part = type(self)(self.logits[:, :stop], self.answers[:, :stop], lengths=self.lengths)
+        so_far = self._logits[:, :stop], self._all_answers[:, :stop]
+        part = type(self)(*so_far, lengths=self.lengths, rows=self._rows)
         self._share(part, lambda cached: cached[:, :stop])
         return part
 
     def chunks(self) -> Iterator[tuple[slice, "History"]]:
         """Go through the samples in order, a few at a time."""
-        for rows in row_slices(len(self), math.prod(self.logits.shape[1:])):
+        for rows in row_slices(len(self), math.prod(self._logits.shape[1:])):
             yield rows, self.take(rows)
 
     def _share(self, part: "History", pick: Callable[[AnyArray], AnyArray]) -> None:

@@ -14,8 +14,7 @@ from offramp.report.page import Section
 from offramp.report.tables import Cell, ResultTable, cells
 
 if TYPE_CHECKING:  # timing runs networks, and imports torch
-    from offramp.timing.bench import BenchRow
-    from offramp.timing.profile import Profile
+    from offramp.timing.results import BenchRow, Profile
 
 
 def profile_table(profile: "Profile") -> ResultTable:
@@ -49,7 +48,7 @@ def profile_table(profile: "Profile") -> ResultTable:
 
 def bench_table(rows: "Sequence[BenchRow]") -> ResultTable:
     """Milliseconds, shares and accuracies of everything that was timed."""
-    from offramp.timing.bench import WITHOUT
+    from offramp.timing.results import WITHOUT
 
     lines = []
     for row in rows:
@@ -127,7 +126,7 @@ def bench_section(folder: str | Path) -> Section:
     Raises:
         FileFormatError: The rows are damaged.
     """
-    from offramp.timing.bench import BenchRow
+    from offramp.timing.results import BenchRow
 
     folder = Path(folder)
     file, figure = folder / "bench.json", folder / "bench.svg"

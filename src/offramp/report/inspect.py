@@ -52,7 +52,7 @@ def inspect(path: str | Path) -> list[ResultTable]:
         case "export":
             return _export(path)
         case "profile":
-            from offramp.timing.profile import Profile
+            from offramp.timing.results import Profile
 
             return [profile_table(Profile.load(path))]
     if (path / "comparison.json").is_file():

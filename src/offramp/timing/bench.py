@@ -27,44 +27,14 @@ from offramp.runtime.output import RunOutput
 from offramp.runtime.runner import Runner
 from offramp.stopwatch import Stopwatch, Timed
 from offramp.timing.config import BenchConfig
-from offramp.timing.profile import Profile, measured
+from offramp.timing.profile import measured
+from offramp.timing.results import WITHOUT, BenchRow, Profile
 from offramp.timing.runners import Opener, answered, batch_of, plain_policy, without_exits
 from offramp.training.batches import resized
 
 TURNS = 3  # of every candidate on every batch; the best counts
 COUNTED = 128  # samples whose answers are counted at once
 STRETCH = 64  # samples that a candidate answers before it is another one's turn
-WITHOUT = "without exits"
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """What one candidate took at one batch size.
-
-    Attributes:
-        runtime: `torch` or `onnx`.
-        batch_size: Samples per batch.
-        name: `at 50%` for the policy at a budget, `without exits`, `exit 2 alone`, or a rival's.
-        seconds: Per sample.
-        share: Of the seconds of the network without exits in the same runtime.
-        predicted: The share that the profile predicts of the policy; None for others.
-        expected: The same for the exits that these samples took, which may be harder or easier
-            than val; None for others.
-        accuracy: On all samples, however few were timed; None without labels.
-        samples: How many samples were timed; some of them several times, to fill a batch.
-        labelled: How many samples the accuracy is of; None without labels.
-    """
-
-    runtime: str
-    batch_size: int
-    name: str
-    seconds: float
-    share: float
-    predicted: float | None = None
-    expected: float | None = None
-    accuracy: float | None = None
-    samples: int | None = None
-    labelled: int | None = None
 
 
 @dataclass(frozen=True)
