@@ -241,7 +241,9 @@ def find_methods(
             if name.name in found:
                 raise ConfigError(f"two methods are called {name.name!r}; rename one of them")
             found[name.name] = name
-        elif group := _group(name):
+        elif group := _group(
+            "answers" if name == "standard" and not history_type.has_logits else name
+        ):
             members = (_method_named(member) for member in group)
             found |= {m.name: m for m in members if _suits(m, num_classes, history_type)}
         else:

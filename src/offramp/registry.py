@@ -188,11 +188,13 @@ _ALL_K = tuple(f"{name}-top-{k}" for name in ("eefp", "ccct") for k in (1, 2, 5,
 
 GROUPS = {
     "standard": ("baseline", "temperature", "eefp", "eefp-no-history", "ccct", "auto"),
+    "answers": ("baseline:smooth", "eefp-logistic", "vote:smooth", "adaptive-consistency", "auto"),
     "extended": ("baseline", "temperature", "vector", "matrix", *_ALL_K, "eefp-no-history"),
     "simple": ("baseline", "entropy", "margin", "patience", "product", "ensemble"),
 }
-"""Names of several methods at once; `extended` is the paper's extended comparison. A plug-in that
-is a list of names is a group, too."""
+"""Names of several methods at once; `standard` means `answers` on ledgers without logits.
+`extended` is the paper's extended comparison. A plug-in that is a list of names is
+a group, too."""
 
 CANDIDATES = ("baseline", "baseline:smooth", "eefp-logistic", "break-even")
 """Methods that `auto` chooses from, the one that is trusted most last; gains are measured against

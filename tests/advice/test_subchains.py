@@ -133,3 +133,27 @@ def test_ten_models_take_seconds():
     start = time.process_time()
     offramp.auto(parts["held_out"], parts["val"], BUDGETS)
     assert time.process_time() - start < 10
+
+
+def test_advice_on_a_cascade_stands_beside_pairs_and_speaks_of_models(questions):
+    known = questions["held_out"], questions["val"]
+    text = str(offramp.advise(*known, questions["test"], [0.3, 0.5], resamples=50))
+    assert "A cascade is worth it: " in text
+    assert "Against the best mix of pairs of models at the same cost: +" in text
+    assert "exit" not in text and "network" not in text and "overruns" not in text
+
+
+def test_a_budget_that_test_overruns_is_said(questions):
+    known, test = (questions["held_out"], questions["val"]), questions["test"]
+    hard = test.take(np.argsort(test.history().odds[:, 1])[:200])
+    text = str(offramp.advise(*known, hard, [0.5], resamples=50))
+    assert "Test overruns the budget of 50% clearly: " in text
+
+
+def test_a_comparison_of_answers_has_smooth_thresholds_and_pairs_by_default(questions):
+    table = offramp.compare(**questions, budgets=[0.5], resamples=2, progress=False)
+    names = [method.name for method in table.methods]
+    assert "baseline:smooth" in names and "auto" in names and "baseline" not in names
+    pairs = table.references.pair_mixes[0].accuracy
+    assert f"pairs of models, mixed: {100 * pairs:.2f} at 50%" in str(table)
+    assert table["auto"].accuracy(0.5) > pairs

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from offramp.advice.auto import auto
+from offramp.advice.beside_pairs import beside_pairs, overruns
 from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.columns import share_text, text_table
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, mix_at
+from offramp.evaluation.words import NETWORK, Words, words_for
 from offramp.evaluation.worse_exits import points, worse_exits_in_words
 from offramp.files import plain
 from offramp.ledger import Ledger
@@ -47,6 +49,7 @@ class Advice:
         budgets: The figures.
         plan: The policies; `plan.why` has the reasons for each.
         notes: Sentences on exits that are less accurate than exits before them.
+        words: What all of this is called.
     """
 
     verdict: str
@@ -54,9 +57,11 @@ class Advice:
     budgets: list[BudgetAdvice]
     plan: Plan
     notes: list[str]
+    words: Words = NETWORK
 
     def __str__(self) -> str:
-        return "\n".join([self.text, *self.notes, "", text_table([COLUMNS, *self.rows()])])
+        columns = [self.words.of(column) for column in COLUMNS]
+        return "\n".join([self.text, *self.notes, "", text_table([columns, *self.rows()])])
 
     def rows(self) -> list[list[str]]:
         """The figures as texts, a row per budget, under `COLUMNS`."""
@@ -75,6 +80,7 @@ class Advice:
     def to_json(self) -> dict[str, Any]:
         """Plain values: the verdict, and every figure as a number."""
         found: dict[str, Any] = plain(asdict(replace(self, plan=None)))  # type: ignore[arg-type]
+        del found["words"]
         return {**found, "plan": {"exits": list(self.plan.exits)}}
 
 
@@ -143,7 +149,12 @@ def advise(
         text = text.replace("of the compute", "of the time")
         if all(len(policy.exits) == 1 for policy in plan.values()):
             text = f"Do not use exits on this machine at this batch size. {text}"
-    return Advice(verdict, text, found, plan, worse_exits_in_words(val))
+    text = words_for(test).of(text)
+    if test.cost_model.is_cascade and not test.has_logits:
+        text += f" {beside_pairs(plan, [held_out, val], test, draws)}"
+    text = " ".join([text, *overruns(plan, test)])
+    notes = [words_for(test).of(note) for note in worse_exits_in_words(val)]
+    return Advice(verdict, text, found, plan, notes, words_for(test))
 
 
 def _chance_of_mix(mix: FixedMix, fixed: Sequence[FixedExit], right: Array, costs: Array) -> Array:

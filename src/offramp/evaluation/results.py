@@ -130,6 +130,10 @@ class Comparison:
             cells = map("".join, zip(texts, marks, strict=True))
             rows.append([method.label, method.thresholds, *cells])
         notes = ["* at the nearest cost"] * any("*" in text for row in rows for text in row)
+        if self.references.pair_mixes:
+            mixes = zip(self.budgets, self.references.pair_mixes, strict=True)
+            found = (f"{100 * mix.accuracy:.2f} at {mix.cost:.0%}" for _, mix in mixes)
+            notes.append(f"pairs of models, mixed: {', '.join(found)}")
         notes += ["- its score is no probability"] * any("-" in row for row in rows)
         return "\n".join([verdict(self), "", text_table(rows, left=2), *notes, *self.notes])
 

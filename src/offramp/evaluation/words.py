@@ -19,6 +19,21 @@ class Words:
         """Several of them."""
         return f"{self.stage}s"
 
+    def of(self, text: str) -> str:
+        """A text about a network, in these words."""
+        if self is NETWORK:
+            return text
+        for old, new in (
+            ("Early exits are", self.subject),
+            ("early exits are", self.subject[0].lower() + self.subject[1:]),
+            ("the network without exits", self.whole),
+            ("full network", self.full),
+            ("of the network", f"of the {self.full}"),
+            ("exit", self.stage),
+        ):
+            text = text.replace(old, new)
+        return text
+
 
 NETWORK = Words("exit", "full network", "the network without exits", "Early exits are")
 CASCADE = Words("model", "last model", "the last model alone", "A cascade is")
