@@ -136,7 +136,7 @@ def advise(
         mix = mix_at(fixed, val_accuracy, cost)
         units = test.num_units
         over_mix = _gap(answered - _chance_of_mix(mix, fixed, right, replay.costs), draws, units)
-        over_full = _gap(answered - right[:, -1], draws, units)
+        over_full = _gap(answered - test.full_correct, draws, units)
         reason = plan.methods[budget], plan.why[budget]
         accuracy = float(answered.mean())
         found.append(BudgetAdvice(budget, accuracy, cost, mix, over_mix, over_full, *reason))

@@ -10,6 +10,7 @@ from offramp.evaluation.columns import Column, accuracy_key, columns_for, text_t
 from offramp.evaluation.diagnostics import Diagnostics
 from offramp.evaluation.outcome import ExitMetrics
 from offramp.evaluation.references import References
+from offramp.evaluation.words import CASCADE, NETWORK, STAGES, Words
 from offramp.files import Number, plain, restore
 from offramp.imports import require
 from offramp.ledger.history import HISTORIES, History
@@ -135,7 +136,15 @@ class Comparison:
             found = (f"{100 * mix.accuracy:.2f} at {mix.cost:.0%}" for _, mix in mixes)
             notes.append(f"pairs of models, mixed: {', '.join(found)}")
         notes += ["- its score is no probability"] * any("-" in row for row in rows)
-        return "\n".join([verdict(self), "", text_table(rows, left=2), *notes, *self.notes])
+        return "\n".join(
+            [self._words.of(verdict(self)), "", text_table(rows, left=2), *notes, *self.notes]
+        )
+
+    @property
+    def _words(self) -> Words:
+        if self.history_type.has_logits:
+            return NETWORK
+        return CASCADE if self.references.pair_mixes else STAGES
 
     @property
     def columns(self) -> list[Column]:
