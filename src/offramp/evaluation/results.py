@@ -133,8 +133,8 @@ class Comparison:
         notes = ["* at the nearest cost"] * any("*" in text for row in rows for text in row)
         if self.references.pair_mixes:
             mixes = zip(self.budgets, self.references.pair_mixes, strict=True)
-            found = (f"{100 * mix.accuracy:.2f} at {mix.cost:.0%}" for _, mix in mixes)
-            notes.append(f"pairs of models, mixed: {', '.join(found)}")
+            pairs = (f"{100 * mix.accuracy:.2f} at {mix.cost:.0%}" for _, mix in mixes)
+            notes.append(f"pairs of models, mixed: {', '.join(pairs)}")
         notes += ["- its score is no probability"] * any("-" in row for row in rows)
         return "\n".join(
             [self._words.of(verdict(self)), "", text_table(rows, left=2), *notes, *self.notes]
