@@ -27,6 +27,7 @@ from offramp.cli.predict_bench import bench_command, predict_command, profile_co
 from offramp.cli.record import chain_command, record_command
 from offramp.cli.settings import with_options
 from offramp.cli.train import train_command
+from offramp.cli.trees import trees_command
 from offramp.errors import ConfigError, OfframpError, OriginWarning
 from offramp.imports import install_command, missing_torch
 from offramp.registry import COMMANDS, METHODS
@@ -75,7 +76,7 @@ for command in (
     methods_command,
     *(train_command, chain_command, record_command, export_command, serve_command),
     predict_command,
-    *(profile_command, bench_command),
+    *(profile_command, bench_command, trees_command),
     *(report_command, demo_command, doctor_command),
 ):
     name = command.__name__.removesuffix("_command")

@@ -123,7 +123,7 @@ FEATURES = {
     "onnx": "offramp export, and OnnxRunner",
     "serve": "offramp serve",
     "ray": "several machines",
-    "trees": "models of LightGBM, with XGBoost and CatBoost as you have them",
+    "trees": "offramp trees; models of LightGBM, with XGBoost and CatBoost as you have them",
     "lite0": "EfficientNet-Lite0 with ImageNet weights",
     "timm": "models of timm in attach",
     "torchvision": "models of torchvision in attach",
