@@ -119,9 +119,10 @@ def test_a_saved_policy_runs_on_a_saved_model(tuned, fitted, data, tmp_path):
     assert np.array_equal(runner(rows).rounds, expected.rounds)
 
 
-def timed_as(monkeypatch, share):
-    """Make stopping early take this share of the time of all trees."""
-    seconds = iter([share, 1.0] * len(SIZES))
+def timed_as(monkeypatch, *shares):
+    """Make stopping early take these shares of the time of all trees, at each batch size."""
+    shares = shares * len(SIZES) if len(shares) == 1 else shares
+    seconds = iter([each for share in shares for each in (share, 1.0)])
     monkeypatch.setattr(
         "offramp.trees.runner.take_turns",
         lambda groups, *_, **__: [
@@ -163,13 +164,15 @@ def test_it_stops_early_where_that_is_quicker(tuned, fitted, data, monkeypatch):
     assert (runner(test_rows_of(test, data)).rounds < ROUNDS).any()
 
 
-def test_the_nearest_batch_size_that_was_timed_decides(tuned, fitted, data):
+def test_the_nearest_batch_size_that_was_timed_decides(tuned, fitted, data, monkeypatch):
     policy, test = tuned("lightgbm")
-    runner = trees.TreeRunner(fitted("lightgbm"), policy.at(budget=0.5))
-    runner.shares = {1: 1.3, 100: 0.4}
     rows = test_rows_of(test, data)
-    assert (runner(rows[:9]).rounds == ROUNDS).all()
-    assert (runner(rows[:20]).rounds < ROUNDS).any()
+    timed_as(monkeypatch, 1.3, 1.3, 0.4, 0.4)
+    with pytest.warns(CostWarning, match=r"1\.30 times at 1, 1\.30 times at 10;"):
+        runner = trees.TreeRunner(fitted("lightgbm"), policy.at(budget=0.5), rows)
+    assert (runner(rows[:31]).rounds == ROUNDS).all()
+    assert (runner(rows[:32]).rounds < ROUNDS).any()
+    assert (runner(rows).rounds < ROUNDS).any()
 
 
 def test_single_rows_of_a_forest_are_quicker_on_the_clock(tuned, fitted, data):

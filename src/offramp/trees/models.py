@@ -16,7 +16,7 @@ from offramp.arrays import Array
 from offramp.errors import ConfigError
 from offramp.ledger.origin import digest
 
-HALVES = np.array([-0.5, 0.5])  # of a raw score: the logits of two classes
+HALVES = np.array([[-0.5, 0.5]])  # of a raw score: the logits of two classes
 
 
 class TreeModel(ABC):

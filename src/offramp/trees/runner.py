@@ -2,6 +2,8 @@
 
 import re
 import warnings
+from itertools import pairwise
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +66,8 @@ class TreeRunner:
         needed = [m for m, needs in enumerate(self._decider.needs_head) if needs]
         starts = [0, *(stops[exit_index] for exit_index in needed)]
         self._steps = [(m, start, stops[m]) for m, start in zip(needed, starts, strict=False)]
+        self._known = [(np.inf, True)]  # up to so many rows: whether stopping early is quicker
+        self._whole = np.array([trees.rounds])
         self.shares: dict[int, float] = {}
         if rows is not None:
             self.measure(rows)
@@ -71,14 +75,16 @@ class TreeRunner:
     def __call__(self, rows: Any) -> TreeOutput:  # noqa: ANN401
         """Answer rows, one or many, as an array or a table with a row for each."""
         samples = len(rows)
-        if not self._is_worth(samples):
+        if not next(is_quicker for most, is_quicker in self._known if samples <= most):
             return self.with_all_trees(rows)
         return self._one(rows) if samples == 1 else self._many(rows)
 
     def with_all_trees(self, rows: Any) -> TreeOutput:  # noqa: ANN401
         """Answer rows without stopping."""
         logits = self._trees.logits(self._trees.all(rows))
-        return self._output(logits, np.full(len(rows), self._trees.rounds))
+        return self._output(
+            logits, self._whole if len(rows) == 1 else self._whole.repeat(len(rows))
+        )
 
     def measure(self, rows: Any, turns: int = 5) -> dict[int, float]:  # noqa: ANN401
         """Take the time of both ways at several batch sizes, and use the shorter from now on.
@@ -97,6 +103,9 @@ class TreeRunner:
             pair = [Timed(run, batches(rows, size)) for run in (early, self._trees.all)]
             take_turns([pair], watch, least=turns)
             self.shares[size] = float(pair[0].best.sum() / pair[1].best.sum())
+        sizes = sorted(self.shares)  # the nearest one counts, by the ratio of the sizes
+        middles = [*(sqrt(a * b) for a, b in pairwise(sizes)), np.inf]
+        self._known = [(m, self.shares[s] <= WORTH) for m, s in zip(middles, sizes, strict=True)]
         slow = [size for size, share in self.shares.items() if share > WORTH]
         if slow:
             warnings.warn(self._advice(slow), CostWarning, stacklevel=2)
@@ -111,13 +120,6 @@ class TreeRunner:
             "all trees are computed at some batch sizes, since stopping early takes as long or "
             f"longer, as a share of their time: {times}; to gain there, {instead}"
         )
-
-    def _is_worth(self, samples: int) -> bool:
-        """Whether stopping early is quicker, by the batch size nearest to this one."""
-        if not self.shares:
-            return True
-        nearest = min(self.shares, key=lambda size: abs(np.log(size / max(samples, 1))))
-        return self.shares[nearest] <= WORTH
 
     def _one(self, rows: Any) -> TreeOutput:  # noqa: ANN401
         """A single row, without positions and parts."""
