@@ -54,6 +54,11 @@ def code(tag: str) -> str:
     return SAME.get(short, short)
 
 
+def joined(lines: str) -> str:
+    """The text of quoted lines, one after the other."""
+    return "".join(ast.literal_eval(line) for line in lines.splitlines() if line.strip())
+
+
 def translations(wheel: Path) -> list[tuple[str, str, str]]:
     """Message, text and language of all translations in a wheel."""
     found = {}
@@ -64,7 +69,7 @@ def translations(wheel: Path) -> list[tuple[str, str, str]]:
                 continue
             language = code(place[1])
             for pair in ENTRY.findall(files.read(name).decode()):
-                message, text = ("".join(map(ast.literal_eval, t.splitlines())) for t in pair)
+                message, text = map(joined, pair)
                 text = " ".join(NOISE.sub(" ", text).split())
                 if sum(map(str.isalpha, text)) > 1 and (language == "en" or message != text):
                     found[text, language] = message, text, language
