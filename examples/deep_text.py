@@ -39,7 +39,7 @@ class Sentences(NamedTuple):
     labels: Array
 
 
-def real(train: int) -> tuple[Any, dict[str, Sentences]]:
+def real(most: int) -> tuple[Any, dict[str, Sentences]]:
     """The network, and sentences to train exits on, to fit policies on, and to test on."""
     from pyarrow import parquet
 
@@ -57,10 +57,12 @@ def real(train: int) -> tuple[Any, dict[str, Sentences]]:
             tokenizer([t.strip() for t in texts])["input_ids"], np.array(columns["label"])
         )
 
-    whole = {name: read(name) for name in ("train", "validation", "test")}
-    picked = np.random.default_rng(0).permutation(len(whole["train"].labels))[:train]
-    first = Sentences([whole["train"].tokens[i] for i in picked], whole["train"].labels[picked])
-    return model.eval(), {**whole, "train": first}
+    rng, found = np.random.default_rng(0), {}
+    for name in ("train", "validation", "test"):
+        whole = read(name)
+        some = rng.permutation(len(whole.labels))[:most]
+        found[name] = Sentences([whole.tokens[i] for i in some], whole.labels[some])
+    return model.eval(), found
 
 
 def made_up() -> tuple[Any, dict[str, Sentences]]:
@@ -126,11 +128,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--train", type=int, default=2000, help="sentences to train exits on")
+    parser.add_argument("--most", type=int, default=2000, help="sentences of each split")
     parser.add_argument("--folder", type=Path, default=Path("runs/smollm2"))
     given = parser.parse_args()
     torch.set_grad_enabled(False)
-    model, splits = made_up() if given.quick else real(given.train)
+    model, splits = made_up() if given.quick else real(given.most)
     found = {name: cached(given.folder, name, model, each) for name, each in splits.items()}
     exits = found["train"].shape[1]
     heads = []
