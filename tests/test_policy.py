@@ -204,12 +204,55 @@ def test_a_policy_can_do_without_labels(scorer, thresholds, splits, tmp_path):
 
 
 def test_geometric_and_shared_thresholds_are_the_same_without_labels(splits):
+    """Labels only show which of them are worth their cost."""
     policy = Policy(MaxProbability()).fit(splits["held_out"])
     for thresholds in ("geometric", "shared"):
         known = policy.tune(splits["val"], thresholds).points.thresholds
-        assert np.array_equal(
-            policy.tune(bare(splits["val"]), thresholds).points.thresholds, known
-        )
+        unknown = policy.tune(bare(splits["val"]), thresholds).points.thresholds
+        assert len(unknown) == 201
+        assert {*map(tuple, known)} <= {*map(tuple, unknown)}
+
+
+@pytest.fixture(scope="module")
+def forgetful():
+    """A network whose last exits are worse than those in the middle."""
+    made = synthetic.ledgers(seed=3, samples=2000, relapse=0.6)
+    few = {name: made[name].take(range(400)) for name in ("held_out", "val")}
+    return {**few, "test": made["test"]}
+
+
+@pytest.mark.parametrize("thresholds", ["geometric", "smooth", "shared"])
+def test_a_larger_budget_never_makes_answers_worse(forgetful, thresholds):
+    policy = Policy(MaxProbability()).fit(forgetful["held_out"])
+    policy.tune(forgetful["val"], thresholds)
+    half, most = (policy.at(budget=b).replay(forgetful["test"]) for b in (0.5, 0.9))
+    assert most.right.mean() > half.right.mean() - 0.01
+    assert most.costs.mean() < 0.8
+    assert policy.at(budget=1.0).selected == policy.at(budget=0.9).selected
+    last = policy.replay(forgetful["test"]).correct[:, -1]
+    assert half.right.mean() > last.mean() + 0.15
+
+
+def test_what_is_not_spent_of_a_budget_is_said(forgetful):
+    policy = Policy(MaxProbability()).fit(forgetful["held_out"]).tune(forgetful["val"])
+    points = policy.points
+    assert points.unspent(0.5) == ""
+    most = f"{points.budgets[-1]:.1%} of the full network's cost and not 90%: on val, more makes"
+    assert most in points.unspent(0.9)
+
+
+def test_samples_that_a_policy_was_fitted_on_do_not_tell_what_is_worth_its_cost(forgetful):
+    policy = Policy(MaxProbability()).fit(forgetful["held_out"])
+    policy.tune(forgetful["held_out"], "geometric", allow_split="held_out")
+    assert len(policy.points) == 201  # a path for a certificate ends at the full network
+
+
+def test_where_all_exits_add_something_nothing_is_left_out():
+    splits = synthetic.ledgers(seed=1, samples=400, structure=False)
+    policy = Policy(MaxProbability()).fit(splits["held_out"])
+    for thresholds in ("geometric", "smooth"):
+        found = policy.tune(splits["val"], thresholds).points
+        assert found.budgets[-1] > 0.98 and len(found) > 190
 
 
 def test_what_needs_labels_says_so_and_what_does_without(splits):

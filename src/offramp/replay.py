@@ -17,8 +17,15 @@ from offramp.price import Price, price_of
 from offramp.scorers import Scorer
 from offramp.targets import correctness, hopeless, stop_target
 from offramp.thresholds import DEFAULT, POINTS
+from offramp.thresholds.geometric import for_shares
 from offramp.thresholds.rule import SURE, OperatingPoints, exit_shares, exits_taken
-from offramp.thresholds.tuning import ScoredSamples, measure, not_flattered, tune_points
+from offramp.thresholds.tuning import (
+    ScoredSamples,
+    measure,
+    not_flattered,
+    tune_points,
+    worth_their_cost,
+)
 
 GRID = tuple(percent / 100 for percent in range(1, 101))
 """Budgets that reports show: every whole percent."""
@@ -225,21 +232,43 @@ class Replay:
         correct = None if self.labels is None else self.correct
         return ScoredSamples(self.scores, correct, self.cost_shares, self.chances, self.groups)
 
-    def operating_points(self, thresholds: str = DEFAULT, points: int = POINTS) -> OperatingPoints:
+    def operating_points(
+        self, thresholds: str = DEFAULT, points: int = POINTS, unseen: bool = True
+    ) -> OperatingPoints:
         """Operating points by a named method, from samples that the policy has not seen.
 
         Args:
             thresholds: Name of the threshold method.
             points: How many operating points.
+            unseen: Whether that is so. Only then can the samples tell which points are worth what
+                they cost; see `worth_their_cost`.
         """
         val, full = self.scored, np.nan
         if self.labels is not None:  # what "no loss" is measured against
             full = float(self.full_right.mean())
-        chosen = not_flattered(tune_points(val, full, thresholds, points), val, thresholds)
+        found = tune_points(val, full, thresholds, points)
+        if unseen:
+            found = worth_their_cost(found, val)
+        chosen = not_flattered(found, val, thresholds)
+        return self._priced(chosen)
+
+    def points_with_shares(self, points: OperatingPoints) -> OperatingPoints:
+        """Operating points at which as many samples leave at each exit as at others' points.
+
+        Their accuracies are those of the others' points at the same cost. Costs and shares are
+        what these scores give: where they are tied, fewer costs can be had.
+        """
+        thresholds = for_shares(self.scores, points.shares)
+        found = self._priced(self.scored.points_of(thresholds, points.full_accuracy))
+        accuracies = np.interp(found.budgets, points.budgets, points.accuracies)
+        return replace(found, accuracies=accuracies)
+
+    def _priced(self, points: OperatingPoints) -> OperatingPoints:
+        """With costs that depend on where samples leave, where they do."""
         if self.price.costs.by_sample:
-            return chosen
-        prices = self.price.at(chosen.thresholds, chosen.shares)
-        return chosen.priced((prices * chosen.shares).sum(axis=1))
+            return points
+        prices = self.price.at(points.thresholds, points.shares)
+        return points.priced((prices * points.shares).sum(axis=1))
 
     @property
     def _known_labels(self) -> Array:

@@ -234,6 +234,64 @@ def test_what_is_chosen_is_fitted_on_all_samples_and_meets_its_budget_on_others(
         plan[0.5].tune(val)
 
 
+def coarse(splits):
+    """Logits that take a few values only, so that confidences are tied."""
+    return {
+        name: Ledger(
+            np.sign(ledger.logits) * (np.abs(ledger.logits) > 6),
+            ledger.labels,
+            ledger.cost_model,
+            split=name,
+            sample_ids=ledger.sample_ids,
+            network="coarse",
+        )
+        for name, ledger in splits.items()
+    }
+
+
+@pytest.mark.parametrize("method", ["eefp-logistic", "break-even", "baseline:smooth"])
+def test_the_cost_that_is_stated_is_that_of_the_policy_that_is_saved(ledgers, method):
+    """Also where confidences are tied, and copies put a threshold between equal ones."""
+    splits = coarse(ledgers)
+    plan = auto(splits["held_out"], splits["val"], [0.3, 0.5], [method])
+    pooled = pool(splits["held_out"], splits["val"])
+    for policy in plan.values():
+        stated = policy.points.budgets[policy.selected]
+        spent = policy.replay(pooled, "val", allow_split="held_out").costs.mean()
+        assert stated == pytest.approx(spent, abs=1e-9)
+        assert evaluate(policy, splits["test"]).mean_cost == pytest.approx(stated, abs=0.03)
+
+
+def test_auto_spends_what_it_was_given():
+    """On average over worlds, where every exit adds something."""
+    gaps = []
+    for size in (150, 400):
+        for seed in range(4):
+            made = synthetic.ledgers(seed=seed, samples=2000, exits=5, structure=False)
+            held_out, val = (made[name].take(range(size)) for name in ("held_out", "val"))
+            plan = auto(held_out, val, [0.4, 0.6], ["eefp-logistic"])
+            gaps += [plan[b].replay(made["test"]).costs.mean() - b for b in plan]
+    assert abs(np.mean(gaps)) < 0.005
+
+
+def test_auto_says_what_it_does_not_spend_since_later_exits_are_worse():
+    made = synthetic.ledgers(seed=3, samples=2000, relapse=0.6)
+    few = [made[name].take(range(400)) for name in ("held_out", "val")]
+    plan = auto(*few, [0.5, 0.9], FEW)
+    assert "more makes answers worse" in plan.why[0.9]
+    assert "more makes answers worse" not in plan.why[0.5]
+    half, most = (plan[b].replay(plan.view(made["test"])) for b in (0.5, 0.9))
+    assert most.right.mean() > half.right.mean() - 0.01
+    assert most.costs.mean() < 0.8
+
+
+def test_a_method_is_not_credited_with_what_lies_between_points_that_are_far_apart(ledgers):
+    policy = Policy(METHODS["baseline"].scorer).fit(ledgers["held_out"])
+    ends = np.array([[-np.inf] * 5, [np.inf] * 5])
+    replay = replace(policy.replay(ledgers["val"], "val"), thresholds=ends)
+    assert np.array_equal(hits_at(replay, [0.9])[:, 0], replay.correct[:, 0])
+
+
 def test_splits_that_share_samples_are_not_pooled(ledgers):
     with pytest.raises(SplitError, match="already used to fit"):
         auto(ledgers["held_out"], ledgers["held_out"].as_split("val"), [0.5], FEW)

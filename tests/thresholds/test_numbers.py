@@ -1,5 +1,7 @@
 """Thresholds by hand, and on samples that a formula makes; `test_pinned.py` holds more of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from offramp.registry import THRESHOLDS
 from offramp.thresholds import exits_taken, geometric
 from offramp.thresholds.geometric import shared_sweep
 from offramp.thresholds.smooth import calibrated_chances, smooth_sweep
-from offramp.thresholds.tuning import ScoredSamples, not_flattered, tune_points
+from offramp.thresholds.tuning import ScoredSamples, not_flattered, tune_points, worth_their_cost
 
 COSTS = np.array([0.1, 0.4, 0.7, 1.0])
 INF = float("inf")
@@ -120,3 +122,32 @@ def test_half_of_four_samples_or_what_ties_leave_of_it(column, threshold):
 def test_costs_may_be_whole_numbers(waves):
     whole = smooth_sweep(*waves, np.array([1, 4, 7, 10]), 5)
     assert np.array_equal(whole, smooth_sweep(*waves, 10 * COSTS, 5))
+
+
+def test_a_point_goes_where_a_cheaper_one_is_clearly_better_on_the_same_samples():
+    """Of 100 samples, the last exit loses so many that the first gets right, and gains others."""
+    one_each = np.array([[-1.0, -1.0], [1.0, -1.0]])
+
+    def kept(lost, gained, groups=None):
+        correct = np.zeros((100, 2), dtype=bool)
+        correct[:lost, 0] = correct[50 : 50 + gained, 1] = True
+        val = ScoredSamples(np.zeros((100, 2)), correct, np.array([0.5, 1.0]), groups=groups)
+        return len(worth_their_cost(val.points_of(one_each, 0.0), val))
+
+    assert [kept(lost, 0) for lost in (0, 2, 4, 8)] == [2, 2, 2, 1]
+    assert [kept(20, gained) for gained in (20, 15, 10, 5)] == [2, 2, 2, 1]
+    assert kept(0, 20) == 2
+    assert kept(8, 0, groups=np.arange(100) // 50) == 2  # two groups prove nothing
+    unlabelled = ScoredSamples(np.zeros((9, 2)), None, np.array([0.5, 1.0]))
+    assert len(worth_their_cost(unlabelled.points_of(one_each, 0.0), unlabelled)) == 2
+
+
+def test_the_last_exit_is_no_source_of_chances_where_an_earlier_one_is_clearly_better():
+    rng = np.random.default_rng(0)
+    scores, chances = rng.normal(size=(2, 400, 3))
+    costs, chances = np.array([0.2, 0.6, 1.0]), 1 / (1 + np.exp(-chances))
+    for accuracy, same in ((0.5, True), (0.9, False)):
+        correct = rng.random((400, 3)) < [0.3, accuracy, 0.5]
+        known = ScoredSamples(scores, correct, costs, chances)
+        by_labels = replace(known, chances=None).choose("smooth", 11)
+        assert np.array_equal(known.choose("smooth", 11), by_labels) != same

@@ -187,7 +187,8 @@ class _Choice:
             # A method whose fit is not random has one set of policies, for all seeds.
             of_seed = {name: sets[min(seed, len(sets) - 1)] for name, sets in fitted.items()}
             policies = {budget: of_seed[name][budget] for budget, name in names.items()}
-            plans.append(Plan(policies, self.exits, names, self.why, self.accuracies))
+            why = {b: text + policies[b].points.unspent(b) for b, text in self.why.items()}
+            plans.append(Plan(policies, self.exits, names, why, self.accuracies))
         return plans
 
     def _fitted(

@@ -19,13 +19,14 @@ from offramp.policy import Policy
 from offramp.replay import BY_SAMPLE, Replay
 from offramp.scorers import MaxProbability
 from offramp.thresholds.rule import ROUNDING
-from offramp.thresholds.tuning import tune_points
+from offramp.thresholds.tuning import tune_points, worth_their_cost
 
 Hits = npt.NDArray[np.float64]
 """`[N, B]` in [0, 1]: whether each sample is answered rightly at each budget."""
 
 MANY = 2000  # samples of held_out and val together, above which half of them give a good fit
 FEW_FOLDS = 4  # below
+FAR = 0.1  # of the reference cost: what no neighbouring points differ by unless scores are tied
 FEW_POINTS = 41  # operating points while methods are only compared
 
 
@@ -147,10 +148,15 @@ class CrossFit:
         """The policy fitted on all samples, with thresholds and confidence from the copies.
 
         So every sample serves both, and no threshold was chosen by a score that had seen the
-        label of its sample.
+        label of its sample. Copies are fitted on fewer samples and score otherwise, so it is
+        the share of samples that leaves at each exit that is taken over from them.
         """
         policy, *_ = self.method.policy().fit_seeds(pooled, [0])
-        policy = policy.with_points(self.replay.operating_points(self.method.thresholds))
+        points = self.replay.operating_points(self.method.thresholds)
+        if any(len(fold) < len(pooled) for fold in self.folds):
+            final = policy.replay(pooled, "val", allow_split="held_out")
+            points = final.points_with_shares(points)
+        policy = policy.with_points(points)
         policy.uses = []
         for step in ("fit", "tune"):
             policy.record(step, pooled, "held_out and val")
@@ -182,20 +188,27 @@ def hits_on(replay: Replay, thresholds: str, budgets: Sequence[float]) -> Hits:
     """Hits of a fitted policy, `[N, B]`, with thresholds from the other half of the samples."""
     hits = np.zeros((len(replay), len(budgets)))
     for others, fold in folds(len(replay), 2, replay.groups):
-        points = tune_points(replay.take(others).scored, 0.0, thresholds, FEW_POINTS)
+        chosen_on = replay.take(others).scored
+        points = tune_points(chosen_on, 0.0, thresholds, FEW_POINTS)
+        points = worth_their_cost(points, chosen_on)
         tuned = replace(replay.take(fold), thresholds=points.thresholds)
         hits[fold] = hits_at(tuned, budgets)
     return replay.by_group(hits)
 
 
 def hits_at(replay: Replay, budgets: Sequence[float]) -> Hits:
-    """Right or wrong under the two points around each budget, mixed as a curve mixes them."""
+    """Right or wrong under the two points around each budget, mixed as a curve mixes them.
+
+    Where they are far apart, under the cheaper one.
+    """
     curve = replay.curve
     exits = replay.exits_by_point[curve.points]  # [P, n], by growing cost
     right = np.take_along_axis(replay.correct, exits.T, axis=1)  # [n, P]
     places = np.interp(budgets, curve.costs, np.arange(len(curve.costs)))
     left = places.astype(np.int64)
-    after, share = np.minimum(left + 1, len(curve.costs) - 1), places - left
+    after = np.minimum(left + 1, len(curve.costs) - 1)
+    # No policy lies between points that are far apart, as tied scores make them.
+    share = np.where(curve.costs[after] - curve.costs[left] > FAR, 0.0, places - left)
     mixed = (1 - share) * right[:, left] + share * right[:, after]
     # A policy that cannot be that cheap must not be rated at the cost that it can have.
     return np.where(curve.costs[0] > np.array(budgets) + ROUNDING, 0.0, mixed)

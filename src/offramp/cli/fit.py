@@ -166,6 +166,8 @@ def _fitted(
         policy = plan[wanted] if max_drop is None else plan[wanted].at(max_drop=max_drop)
         if splits["held_out"].has_labels and policy.confidence is None:
             policy.fit_confidence(policy.view(splits["held_out"]))
+    if budget is not None and not plan.why and policy.points.unspent(budget):
+        note(f"{method.label}{policy.points.unspent(budget)}")
     if plan.why:
         out.print(f"{plan.why[wanted]}; exits {list(policy.exits)}")
     return policy

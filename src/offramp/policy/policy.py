@@ -155,11 +155,13 @@ class Policy(SplitUses):
                 Without labels, `shared`, `geometric` and `smooth` thresholds can be had, and the
                 accuracies of the operating points are nan.
             thresholds: Name of the threshold method; `geometric` is the paper's.
-            points: How many operating points to store.
+            points: How many operating points to store. Those that cost more than another one and
+                are clearly less accurate on val are left out.
             allow_split: Another split's name, to tune on that one knowingly.
         """
         found = self.replay(val, "val", allow_split)
-        self._points = found.operating_points(thresholds, points)
+        unseen = val.split != "held_out"
+        self._points = found.operating_points(thresholds, points, unseen)
         self.selected = self.guarantee = None
         self.record("tune", val)
         return self
@@ -175,7 +177,8 @@ class Policy(SplitUses):
 
         Args:
             budget: Mean cost as a share of the network without exits; gives the point with the
-                highest val cost that is not above it.
+                highest val cost that is not above it. Where more compute makes answers worse,
+                that is less than the budget, since `tune` stores no points beyond.
             max_drop: Accuracy that may be lost on val against the full network; gives the
                 cheapest such point.
 

@@ -1,7 +1,7 @@
 """The stop rule, and operating points. Search, evaluation and runtime all decide by `stops`."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from offramp.errors import BudgetError, LedgerError
 
 SURE = 0.5
 """A sample that stops with a lower confidence stops as hopeless: its answer is probably wrong."""
+
+NOTED = 0.01  # of the full network's cost; less than this is not worth a sentence
 
 ROUNDING = 1e-9
 """Costs are sums of many floats; a point must not miss its own budget by rounding."""
@@ -127,12 +129,14 @@ class OperatingPoints:
         """The arrays by name, for a file."""
         return {item.name: getattr(self, item.name) for item in fields(self)[:-1]}
 
+    def keep(self, rows: Array) -> "OperatingPoints":
+        """Some of the points, by their numbers or by a mask."""
+        parts = {name: part[rows] for name, part in self.tensors().items()}
+        return OperatingPoints(**parts, full_accuracy=self.full_accuracy)
+
     def priced(self, budgets: Array) -> "OperatingPoints":
         """The same points with other mean costs `[P]`, cheapest first again."""
-        order = budgets.argsort(kind="stable")
-        parts = self.tensors() | {"budgets": budgets}
-        sorted_parts = {name: part[order] for name, part in parts.items()}
-        return OperatingPoints(**sorted_parts, full_accuracy=self.full_accuracy)
+        return replace(self, budgets=budgets).keep(budgets.argsort(kind="stable"))
 
     def for_budget(self, budget: float) -> int:
         """The point with the highest val cost that is not above the budget.
@@ -158,6 +162,16 @@ class OperatingPoints:
         within = positions(self.budgets <= limit + ROUNDING)
         best = within[self.budgets[within] == self.budgets[within].max()]
         return int(best[self.accuracies[best].argmax()])
+
+    def unspent(self, budget: float) -> str:
+        """What is not spent of a budget since more compute gives no better answers; or nothing."""
+        most = float(self.budgets[-1])
+        if budget - most < NOTED:
+            return ""
+        return (
+            f"; it takes {most:.1%} of the full network's cost and not {budget:.0%}: on val, more "
+            "makes answers worse"
+        )
 
     def for_accuracy(self, max_drop: float) -> int:
         """The cheapest point that loses at most `max_drop` on val against the full network.

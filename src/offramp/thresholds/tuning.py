@@ -28,6 +28,8 @@ WITHOUT_CORRECT = ("geometric", "shared")
 BY_CHANCE = ("smooth",)
 """Methods that take the chance that an answer is right in place of whether it is."""
 
+CLEARLY = 2.0  # standard errors
+
 COARSE = 11  # operating points that are enough to see how much val flatters
 
 
@@ -39,7 +41,8 @@ class ScoredSamples:
         scores: `[N, M]`.
         correct: bool `[N, M]`, or None where there are no labels.
         costs: `[M]` or `[N, M]`, cumulative, as shares of the reference cost.
-        chances: `[N, M]`: of being right, from a source better than the exits (`Replay.chances`).
+        chances: `[N, M]`: of being right, from a source better than the exits (`Replay.chances`);
+            not used where it is none.
         groups: `[N]`, the number of each sample's group, or None where there are none.
     """
 
@@ -63,11 +66,24 @@ class ScoredSamples:
         """Which answers are right; all of them where there are no labels."""
         return np.ones(self.scores.shape, dtype=bool) if self.correct is None else self.correct
 
+    @property
+    def _last_is_worse(self) -> bool:
+        """Whether an earlier exit is clearly more accurate than the last.
+
+        Then the last exit is no better source than which answers are right.
+        """
+        gains = self._right[:, :-1].astype(np.float64) - self._right[:, -1:]
+        errors = gains.std(axis=0) / len(gains) ** 0.5
+        return bool((gains.mean(axis=0) > CLEARLY * errors).any())
+
     def choose(self, method: str, points: int) -> Array:
         """Thresholds `[P, M]` by a named method."""
         right, chances = self._right, self.chances
         if method in BY_CHANCE and chances is not None:
-            right = chances if self.correct is None else calibrated_chances(chances, right)
+            if self.correct is None:
+                right = chances
+            elif not self._last_is_worse:
+                right = calibrated_chances(chances, right)
         elif self.correct is None and method not in WITHOUT_CORRECT:
             raise LedgerError(
                 f"`{method}` thresholds need labels, to know which answers are right, and val has "
@@ -107,6 +123,43 @@ def threshold_method(name: str) -> ThresholdMethod:
             f"{did_you_mean(name, known)}"
         )
     return cast(ThresholdMethod, found)
+
+
+def worth_their_cost(points: OperatingPoints, val: ScoredSamples) -> OperatingPoints:
+    """The points without those that cost more than another one and are clearly less accurate.
+
+    Where later exits are worse than earlier ones, more compute makes answers worse, and so would
+    a larger budget. A point is left out if a cheaper one is more accurate by two standard errors
+    of their difference on the same samples, which no luck explains; and so are points on the way
+    there that are less accurate at all. The standard error counts a sample that has not been
+    seen, since neighbours differ in few.
+
+    Example:
+        >>> correct = np.tile([[False, True, False]], (200, 1))  # the exit in the middle is best
+        >>> val = ScoredSamples(np.zeros((200, 3)), correct, np.array([0.2, 0.6, 1.0]))
+        >>> each_exit = np.array([[-1, -1, -1], [1, -1, -1], [1, 1, -1]])
+        >>> worth_their_cost(val.points_of(each_exit, 0.0), val).budgets
+        array([0.2, 0.6])
+    """
+    if val.correct is None or len(val.scores) < 2:
+        return points
+    exits = exits_taken(val.scores, points.thresholds)
+    right = np.take_along_axis(val.correct, exits.T.astype(np.int64), axis=1).astype(np.float64)
+    if val.groups is not None:
+        counts = np.bincount(val.groups)
+        sums = np.zeros((len(counts), right.shape[1]))
+        np.add.at(sums, val.groups, right)
+        right = sums / counts[:, None]
+    means, count = right.mean(axis=0), len(right)
+    gaps = means[:, None] - means  # [P, P], of the cheaper one over the other
+    second = right.T @ right / count
+    squares = np.diag(second)[:, None] + np.diag(second) - 2 * second
+    errors = np.sqrt((np.maximum(squares - gaps**2, 0) + 1 / count) / count)
+    worse = np.triu(gaps > CLEARLY * errors, 1).any(axis=0)
+    # On the way down to points that are clearly worse, no point is taken for better.
+    before_worse = np.cumsum(worse[::-1])[::-1] > 0
+    worse |= before_worse & (means < np.maximum.accumulate(means))
+    return points.keep(~worse)
 
 
 def tune_points(
