@@ -138,6 +138,7 @@ def test_a_point_goes_where_a_cheaper_one_is_clearly_better_on_the_same_samples(
     assert [kept(20, gained) for gained in (20, 15, 10, 5)] == [2, 2, 2, 1]
     assert kept(0, 20) == 2
     assert kept(8, 0, groups=np.arange(100) // 50) == 2  # two groups prove nothing
+    assert kept(8, 0, groups=2 * np.arange(100)) == 1  # of some of the groups
     unlabelled = ScoredSamples(np.zeros((9, 2)), None, np.array([0.5, 1.0]))
     assert len(worth_their_cost(unlabelled.points_of(one_each, 0.0), unlabelled)) == 2
 

@@ -146,9 +146,9 @@ def worth_their_cost(points: OperatingPoints, val: ScoredSamples) -> OperatingPo
     exits = exits_taken(val.scores, points.thresholds)
     right = np.take_along_axis(val.correct, exits.T.astype(np.int64), axis=1).astype(np.float64)
     if val.groups is not None:
-        counts = np.bincount(val.groups)
+        _, numbers, counts = np.unique(val.groups, return_inverse=True, return_counts=True)
         sums = np.zeros((len(counts), right.shape[1]))
-        np.add.at(sums, val.groups, right)
+        np.add.at(sums, numbers, right)
         right = sums / counts[:, None]
     means, count = right.mean(axis=0), len(right)
     gaps = means[:, None] - means  # [P, P], of the cheaper one over the other
