@@ -305,10 +305,22 @@ def read_folder(
     A tensor file that is a symbolic link out of `folder` is refused, unless it leads to below
     `links_into`, such as the cache of a hub.
     """
+    folder = Path(folder)
+    while True:
+        meta = read_description(folder, kind, version)
+        try:
+            return meta, _read_tensors(folder, kind, meta, links_into, tensors)
+        except (FileFormatError, FileNotFoundError) as error:
+            # Otherwise another process has replaced the folder meanwhile.
+            if read_description(folder, kind, version) == meta:
+                raise FileFormatError(str(error)) from None
+
+
+def _read_tensors(
+    folder: Path, kind: str, meta: dict[str, Any], links_into: Path | None, as_tensors: bool
+) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
-    folder = Path(folder)
-    meta = read_description(folder, kind, version)
     none = f"{folder} names no tensor file of its own"
     named: StoredFile = restore(StoredFile, meta.get("tensors"), none)
     # A bare file name only: a description must not be able to point outside its folder.
@@ -319,10 +331,10 @@ def read_folder(
     is_right = "right" if is_compared else "not compared"
     logger.debug("reading a %s from %s (checksum %s)", kind, folder, is_right)
     try:
-        with safe_open(path, framework="pt" if tensors else "np") as file:
-            if tensors:
-                return meta, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return meta, _mapped(path)  # what was opened is whole and well-formed
+        with safe_open(path, framework="pt" if as_tensors else "np") as file:
+            if as_tensors:
+                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return _mapped(path)  # what was opened is whole and well-formed
     except (SafetensorError, OSError, KeyError) as error:
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
 

@@ -189,6 +189,12 @@ def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path
     assert "fit on 300 of held_out, tune on 300 of val" in result.stdout
     result = here("inspect", one_file)
     assert "relative" in result.stdout
+    path = tmp_path / "p" / "policy.json"
+    path.write_text(path.read_text().replace('"name": "temperature:smooth"', '"name": "mine"'))
+    assert_refused(here("inspect", tmp_path / "p"), "was changed after it was written")
+    result = here("inspect", tmp_path / "p", "--accept")
+    assert result.returncode == 0 and "accepted" in result.stderr
+    assert here("inspect", tmp_path / "p").returncode == 0
 
 
 def test_fit_takes_auto_as_any_method(here, folder, tmp_path):

@@ -3,8 +3,14 @@
 import json
 from dataclasses import replace
 
+import pytest
+
+from offramp.data.embedded import DIGIT_NORMALIZATION
 from offramp.data.source import Source
+from offramp.errors import FileFormatError
+from offramp.networks.inputs import ImageInput
 from offramp.run_folder import RunFolder
+from offramp.serving.images import Reading
 
 PACS = Source("pacs", domain="sketch", image_size=64)
 
@@ -46,3 +52,22 @@ def test_the_folder_of_a_tokenizer_is_found_from_everywhere(tmp_path, monkeypatc
 
 def test_the_splits_are_those_of_the_data_set():
     assert Source("mixture").load().name == "mixture"
+
+
+def test_what_a_server_has_to_know_of_the_data_is_saved_with_the_run(tmp_path, monkeypatch):
+    source = Source("cluttered-digits")
+    source.of_samples(source.load().test).save(tmp_path)
+    expected = Reading.of_run(ImageInput(20, 20), tmp_path)
+    monkeypatch.setattr(Source, "load", None)  # nothing is loaded
+    found = Reading.of_run(ImageInput(20, 20), tmp_path)
+    assert found == expected
+    assert found.image_reader.normalization == DIGIT_NORMALIZATION
+    assert found.class_names == tuple("0123456789")
+
+
+def test_a_run_of_changed_data_is_refused(tmp_path):
+    Source("mixture", image_size=20).save(tmp_path)
+    path = tmp_path / "data.json"
+    path.write_text(path.read_text().replace("20", "24"))
+    with pytest.raises(FileFormatError, match=r"data\.json was changed after it"):
+        Source.find(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 uvicorn = pytest.importorskip("uvicorn")
 
 from offramp.serving.connection import LONGEST_HEAD, Connection, connections  # noqa: E402
+from offramp.serving.metrics import RequestMetrics  # noqa: E402
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
@@ -77,10 +78,19 @@ def test_silent_connections_make_room_for_others(port):
         each.close()
 
 
+def test_heads_that_are_no_requests_are_counted(port, monkeypatch):
+    metrics = RequestMetrics([], "heads")
+    monkeypatch.setattr(Connection, "metrics", metrics)
+    with connected(port, b"\x16\x03 no request\r\n\r\n") as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 400")
+    labels = {"path": "other", "status": "400"}
+    assert metrics.registry.get_sample_value("heads_requests_total", labels) == 1
+
+
 def test_there_may_be_as_many_connections_as_files():
-    before = Connection.header_timeout, Connection.most
+    before = Connection.header_timeout, Connection.most, Connection.metrics
     try:
         assert connections(5.0) is Connection
         assert Connection.header_timeout == 5.0 and Connection.most >= 1
     finally:
-        Connection.header_timeout, Connection.most = before
+        Connection.header_timeout, Connection.most, Connection.metrics = before

@@ -103,9 +103,11 @@ class Service:
             open_paths=(*HEALTH, *OPEN),
             shows_ids=self._alone,
         )
-        return Starlette(
+        made = Starlette(
             routes=routes, middleware=before, exception_handlers={HTTPException: _as_json}
         )
+        made.state.metrics = self.metrics
+        return made
 
     async def _predict(self, request: Request) -> Response:
         responder = await self._served.current()  # what reads the request also answers it

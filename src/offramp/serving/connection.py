@@ -1,11 +1,17 @@
 """The connections of uvicorn, with limits for clients that send nothing, or a head without end."""
 
 import asyncio
-import resource
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from offramp.serving.metrics import RequestMetrics
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
 
 LONGEST_HEAD = 64 * 2**10  # bytes
 SPARE_FILES = 100  # besides those of connections
@@ -20,6 +26,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
 
     header_timeout = 10.0  # seconds
     most = 10_000  # connections
+    metrics: ClassVar[RequestMetrics | None] = None  # counts heads that are no requests
 
     def __init__(self, *parts: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(*parts, **named)
@@ -54,6 +61,12 @@ class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
         elif self._timer is None:
             self._start_timer()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and count it."""
+        if self.metrics is not None:
+            self.metrics.count("none", 400, 0.0)
+        super().send_400_response(msg)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
         self._stop_timer()
@@ -74,11 +87,14 @@ class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
             self.transport.close()
 
 
-def connections(header_timeout: float) -> type[Connection]:
+def connections(header_timeout: float, metrics: RequestMetrics | None = None) -> type[Connection]:
     """Connections for `uvicorn.Config(http=...)`, as many as the files of this process allow."""
-    with suppress(ValueError, OSError):  # as many as an administrator allows
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
-    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES)
-    Connection.header_timeout, Connection.most = header_timeout, most
+    if resource is not None:
+        with suppress(ValueError, OSError):  # as many as an administrator allows
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        Connection.most = max(1, files - SPARE_FILES)
+    Connection.header_timeout = header_timeout
+    Connection.metrics = metrics
     return Connection

@@ -106,7 +106,7 @@ def _run_here(app: "Starlette", config: ServeConfig, listening: socket.socket) -
             await asyncio.sleep(ALREADY_SENT)
             await super().shutdown(sockets)
 
-    connections(config.header_timeout)
+    connections(config.header_timeout, app.state.metrics)
     server = Server(uvicorn.Config(app, **_uvicorn_options(config)))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when all is answered
         server.run(sockets=[listening])
@@ -155,11 +155,12 @@ def app_of_worker() -> "Starlette":
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         served = SharedServed(folder)
-        connections(Release.read(folder).config.header_timeout)
     except OfframpError as error:
         log.critical("%s", error)
         sys.exit(STARTUP_FAILURE)  # uvicorn starts no other one
-    return Service(served, served.config).app()
+    service = Service(served, served.config)
+    connections(Release.read(folder).config.header_timeout, service.metrics)
+    return service.app()
 
 
 def _end_with_parent() -> None:
