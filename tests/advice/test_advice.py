@@ -23,7 +23,7 @@ from offramp import (
 from offramp.advice import Auto
 from offramp.advice.advise import COLUMNS
 from offramp.advice.auto import choose_exits
-from offramp.advice.rating import CrossFit, hits_at, hits_on, pick, pool
+from offramp.advice.rating import CrossFit, at_most, hits_at, hits_on, pick, pool
 from offramp.batch_times import BatchTimes
 from offramp.cli.app import app
 from offramp.errors import BudgetError, ConfigError, CostWarning, SplitError
@@ -619,3 +619,34 @@ def test_decisions_that_look_back_are_charged_for_it():
     assert min(looks_back) > max(dear.accuracies[n][0.6] for n in ("eefp-logistic", "break-even"))
     assert dear.methods[0.6] == "baseline:smooth"
     assert cheap.accuracies["baseline"] == dear.accuracies["baseline"]
+
+
+def test_auto_uses_some_of_many_samples_and_whole_groups(monkeypatch):
+    monkeypatch.setattr(import_module("offramp.advice.auto"), "ENOUGH", 200)
+    splits = synthetic.ledgers(seed=0, samples=1000, exits=4)
+    grouped = {
+        name: Ledger(
+            ledger.logits,
+            ledger.labels,
+            ledger.cost_model,
+            split=name,
+            network="grouped",
+            groups=[f"{name}-{row // 4}" for row in range(len(ledger))],
+        )
+        for name, ledger in splits.items()
+    }
+    for ledgers in (splits, grouped):
+        plan = auto(ledgers["held_out"], ledgers["val"], [0.5], ["baseline:smooth"])
+        (policy,) = plan.distinct
+        assert {use.samples for use in policy.uses} == {400}
+        outcome = evaluate(policy.at(budget=0.5), ledgers["test"])
+        assert outcome.mean_cost == pytest.approx(0.5, abs=0.05)
+
+
+def test_samples_that_auto_left_out_are_as_good_as_new(monkeypatch):
+    monkeypatch.setattr(import_module("offramp.advice.auto"), "ENOUGH", 200)
+    splits = synthetic.ledgers(seed=0, samples=1000, exits=4)
+    part = at_most(splits["val"], 200)
+    again = at_most(splits["val"], 200)
+    assert np.array_equal(part.sample_hashes(), again.sample_hashes()), "always the same ones"
+    assert at_most(part, 200) is part

@@ -264,3 +264,21 @@ def test_the_current_exit_copies_nothing_and_what_is_made_of_it_is_asked():
     logits = np.array([[[1.0, 2.0], [3.0, 5.0]]])
     assert CurrentExit().answers(logits) is logits
     assert np.array_equal(Doubled().answers(logits), 2 * logits)
+
+
+def test_weights_of_an_ensemble_are_learned_from_some_of_many_samples(monkeypatch):
+    ledger = synthetic.ledgers(seed=0, samples=6000, exits=5, classes=10)["held_out"]
+    everything = GeometricEnsemble().fit(ledger).weights_
+    monkeypatch.setattr("offramp.answers.ensembles.KEPT", ledger.logits.size // 3)
+    some = GeometricEnsemble().fit(ledger)
+    assert not np.array_equal(some.weights_, everything)
+    assert some.weights_ == pytest.approx(everything, abs=0.1)
+    found, best = (
+        losses(GeometricEnsemble().fit(ledger.take(rows)), ledger)
+        for rows in (
+            range(0, len(ledger), 3),
+            range(len(ledger)),
+        )
+    )
+    assert losses(some, ledger) == pytest.approx(found, abs=1e-4)
+    assert losses(some, ledger) == pytest.approx(best, abs=5e-3)

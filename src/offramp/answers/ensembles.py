@@ -1,6 +1,6 @@
 """Answers that use every exit so far: products and weighted geometric means."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -152,7 +152,7 @@ SMALL_STEP = 1e-4  # in the loss; the next one would be far smaller
 COARSE = 400  # samples that give a start, where there are twice as many or more
 COARSE_STEP = 1e-2  # small enough there: other samples would move the optimum by more
 CHUNK = 1024  # samples at a time
-KEPT = 1 << 25  # logits that are held in float32, where there are no more of them
+KEPT = 1 << 26  # logits that are held in float32; of more samples, some are enough for M weights
 
 
 def best_weights(logits: Array, labels: Array, shrinkage: float = 0.0) -> Array:
@@ -177,10 +177,10 @@ class _Samples:
     """
 
     def __init__(self, logits: Array, labels: Array, small: float = SMALL_STEP) -> None:
+        every = -(-logits.size // KEPT)
+        logits, labels = logits[::every], labels[::every]
         self.count, self.small = len(labels), small
-        self.parts: Iterable[tuple[Array, Array]] = _Chunks(logits, labels)
-        if logits.size <= KEPT:
-            self.parts = list(self.parts)
+        self.parts = list(_Chunks(logits, labels))
         stride = self.count // COARSE
         self.few: _Samples | None = None
         if stride > 1:
