@@ -10,7 +10,8 @@ of four tiny stages and samples that go to the deepest exit.
 With a run of `offramp train` that is recorded, single test images go through its export in ONNX
 Runtime, at the cheapest operating point that loses nothing on val, and through the export of the
 network without exits. Policies are tuned for MACs, or for the seconds of a profile that is
-measured before. Images take turns, so that each finds caches as others leave them.
+measured before. Images take turns, so that each finds caches as others leave them; seconds are
+of the processor, which other programs disturb little.
 """
 
 import argparse
@@ -53,13 +54,13 @@ ITEMS, WIDTH, CLASSES, STAGES = 1000, 32, 10, 4
 
 
 def best(call: Callable[[], object], rounds: int, calls: int = 100) -> float:
-    """Microseconds of a call, best of several rounds."""
+    """Microseconds of the processor for a call, best of several rounds."""
     found = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(calls):
             call()
-        found.append((time.perf_counter() - start) / calls)
+        found.append((time.thread_time() - start) / calls)
     return min(found) * 1e6
 
 
@@ -249,9 +250,9 @@ def in_turns(
     for _ in range(rounds):
         for row, call in enumerate(runs):
             for column, image in enumerate(images):
-                start = time.perf_counter()
+                start = time.thread_time()
                 call(image)
-                fastest[row, column] = min(fastest[row, column], time.perf_counter() - start)
+                fastest[row, column] = min(fastest[row, column], time.thread_time() - start)
     means: list[float] = (1e6 * fastest.mean(axis=1)).tolist()
     return means
 

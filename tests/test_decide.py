@@ -235,6 +235,12 @@ def test_on_another_device_what_is_learned_lies_there(ledgers):
             assert all(isinstance(value, kind) for value in part.state().values())
 
 
+def test_what_is_kept_lies_where_outputs_do():
+    for like, device in ((torch.empty(0), "cpu"), (torch.empty(0, device="meta"), "meta")):
+        buffer = Decider(CurrentExit(), Patience(), np.zeros(2), like=like).begin(5, 3)
+        assert {part.device.type for part in buffer if part is not None} == {device}
+
+
 def test_limits_in_float32_decide_as_thresholds_in_float64():
     exact = np.float64(np.float32(0.1))
     for threshold in (exact, np.nextafter(exact, 1), np.nextafter(exact, 0)):

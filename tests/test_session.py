@@ -122,6 +122,17 @@ def test_logits_are_taken_as_arrays_tensors_and_lists():
         assert isinstance(session.answers[0], int)
 
 
+def test_logits_are_observed_in_float32_as_ledgers_hold_them():
+    splits = synthetic.ledgers(seed=0, samples=200, exits=3, classes=8)
+    policy = Policy(LogisticCorrector()).fit(splits["held_out"]).tune(splits["val"]).at_point(3)
+    exact = splits["test"].logits[:50, 0].astype(np.float64) + np.linspace(0, 1e-6, 50)[:, None]
+    one, other = policy.start(50), policy.start(50)
+    one.observe(exact), other.observe(exact.astype(np.float32))
+    for name in ("scores", "confidences"):
+        assert getattr(one, name).dtype == np.float32
+        assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
+
+
 def test_confidences_alone_and_features_are_observed():
     alone = [made(150, split, n, answers=False) for n, split in enumerate(("held_out", "val"))]
     session = fitted(MaxProbability(), None, alone).start(3)
