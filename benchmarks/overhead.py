@@ -40,6 +40,7 @@ from offramp.networks import EarlyExitNetwork
 from offramp.networks.heads import LinearHead, Pool
 from offramp.onnx.runner import Graph
 from offramp.replay import replay
+from offramp.runtime import Member
 from offramp.scorers import BreakEven, Corrector, LogisticCorrector, MaxProbability
 from offramp.thresholds.rule import exits_taken
 
@@ -257,6 +258,37 @@ def in_turns(
     return means
 
 
+def cascades(rounds: int) -> None:
+    """What a cascade of three synchronous models adds for a single item, in all."""
+    print("\n| scorer | models asked | added |")
+    print("| --- | ---: | ---: |")
+    texts = [f"{answer}{depth}" for answer in "abc" for depth in range(3)] * 40
+
+    def model(number: int) -> Member:
+        def answers(batch: list[str]) -> list[tuple[str, float]]:
+            return [(t[0], 0.95) if int(t[1]) <= number else ("?", 0.3) for t in batch]
+
+        return Member(answers, cost=4.0**number, name=f"model {number}")
+
+    cascade = offramp.Cascade([model(number) for number in range(3)])
+    ledger = cascade.record((texts, [text[0] for text in texts]), split="all")
+    held_out, val, _ = ledger.partition()
+    for name, scorer in SCORERS.items():
+        if name == "corrector":
+            continue  # too few samples
+        policy = Policy(scorer).fit(held_out).tune(val, "shared").at(max_drop=0.0)
+        for depth in range(3):
+            text = [f"a{depth}"]
+            (found,) = cascade.run(text, policy)
+            assert found.stage == depth, f"{name} stops at {found.stage}"
+            whole = best(partial(cascade.run, text, policy), rounds)
+            asked = cascade.members[: depth + 1]
+            calls: list[Callable[[], object]] = [partial(each.model, text) for each in asked]
+            print(
+                f"| {name} | {depth + 1} | {whole - best(partial(in_turn, calls), rounds):.0f} |"
+            )
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -273,6 +305,7 @@ def main() -> None:
     print("Microseconds.\n")
     sessions(rounds)
     runners(rounds)
+    cascades(rounds)
 
 
 if __name__ == "__main__":

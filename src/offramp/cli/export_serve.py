@@ -1,6 +1,7 @@
 """The commands `export` and `serve`."""
 
 import signal
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -64,6 +65,9 @@ def serve_command(
 ) -> None:
     r"""Answer requests over HTTP; every sample stops at its own exit.
 
+    With a file of TOML or JSON that lists endpoints, such as cascade.toml, it is a gateway:
+    /v1/chat/completions as OpenAI's API has it, answered by a cascade of them.
+
     POST /predict takes a PNG or JPEG, or JSON: {"image": BASE64}, {"inputs": NESTED LISTS} or, for
     text, {"text": TEXT} or {"input_ids": LIST}; an "id" is returned with the answer. The answer is
     JSON: class, name, confidence (the calibrated probability that it is right), likely_wrong, exit
@@ -81,7 +85,8 @@ def serve_command(
     pip install 'offramp\[serve]'.
 
     Args:
-        network: Folder of a run, of a saved network, or of an export, which needs no POLICY.
+        network: Folder of a run, of a saved network, or of an export, which needs no POLICY; or
+            the file of a gateway.
         policy: Folder of a policy.
         class_names: Text file with one class name per line.
         hold_budget: Keep the mean cost at the budget when inputs become harder or easier.
@@ -89,6 +94,9 @@ def serve_command(
     from offramp.serving import Model, serve
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    if network.suffix in (".toml", ".json"):
+        _serve_gateway(network, config)
+        return
     model = Model.of_run(
         network,
         policy,
@@ -110,4 +118,20 @@ def serve_command(
     except ProcessError as error:  # not the user's mistake: a supervisor should start it again
         note(f"offramp: {error}", style="red")
         raise typer.Exit(1) from None
+    note("stopped")
+
+
+def _serve_gateway(path: Path, config: ServeConfig) -> None:
+    from offramp.serving import GatewayConfig, serve_gateway
+
+    chosen = GatewayConfig.load(path)
+    names = ", ".join(member.name for member in chosen.members)
+
+    def ready(address: str) -> None:
+        note(f"serving {names} at {address}/v1/chat/completions; stop with Ctrl-C")
+
+    # The server answers what was sent, and raises the signal again.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        serve_gateway(chosen, config, ready)
     note("stopped")

@@ -329,6 +329,8 @@ def read_table(path: Path) -> dict[str, Any]:
         FileFormatError: With the line, and what was expected there.
     """
     rows = _json_rows(path) if path.suffix == ".jsonl" else _parquet_rows(path)
+    # A gateway may have asked another model than the first one first: no ledger can hold that.
+    rows = [row for row in rows if "decision" not in row or row["mask"][0]]
     if not rows:
         raise FileFormatError(f"{path} has no rows")
     names = {name for row in rows for name in row}

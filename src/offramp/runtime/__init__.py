@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from offramp.runtime.output import RunOutput
     from offramp.runtime.runner import Runner, near_threshold
     from offramp.runtime.stats import RunStats
+    from offramp.runtime.thinking import StopThinking, Thought, answer_among, athink, think
 
 __all__ = [
     "Cascade",
@@ -22,7 +23,12 @@ __all__ = [
     "RunOutput",
     "RunStats",
     "Runner",
+    "StopThinking",
+    "Thought",
+    "answer_among",
+    "athink",
     "near_threshold",
+    "think",
 ]
 
 import_when_asked(__name__)

@@ -4,10 +4,8 @@ import asyncio
 import hashlib
 import time
 import weakref
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from copy import copy
-from itertools import accumulate, islice
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -15,9 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from offramp import check
-from offramp.arrays import Array
-from offramp.batch_times import BatchTimes
-from offramp.costs import UNITS, Costs
+from offramp.costs import UNITS
 from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.ledger import Ledger
 from offramp.ledger.answers import Normalise
@@ -26,7 +22,7 @@ from offramp.progress import Progress, showing
 from offramp.runtime import recording
 from offramp.runtime.calls import BackgroundLoop, Calls, CallSettings, driven, passes
 from offramp.runtime.cascade_run import Answering, CascadeAnswer, Plan, count, route
-from offramp.runtime.members import Member, picked, stacked
+from offramp.runtime.members import Member, Response, picked, stacked, told_apart
 
 
 class Cascade:
@@ -82,7 +78,7 @@ class Cascade:
         if sum(member.stages for member in made) < 2:
             raise ConfigError("a cascade needs at least two stages: two models, or more")
         check.one_of("unit", unit, UNITS)
-        self.members, self.unit = _told_apart(made), unit
+        self.members, self.unit = told_apart(made), unit
         self.settings = CallSettings(concurrency, retries, backoff, timeout, retry_on, normalise)
         for member in self.members:
             if member.costs is None and unit == "macs":
@@ -218,12 +214,13 @@ class Cascade:
             "groups": groups,
             "sample_ids": ids,
         }
-        costs, logits = self._costs(table), recording.logits_of(table)
+        costs = recording.costs_of(self.members, self.unit, table)
+        logits = recording.logits_of(table)
         if logits is not None:
             return Ledger(logits, labels, costs, **known)
         return Ledger.from_answers(
             [[each.answer for each in row] for row in table],
-            confidence=[[None if s.error else s.confidence for s in row] for row in table],
+            confidence=recording.confidences_of(table),
             features=recording.features_of(table),
             labels=labels,
             costs=costs,
@@ -239,19 +236,40 @@ class Cascade:
         progress: Progress,
     ) -> recording.Table:
         visits = route(self.members, range(self.num_stages))
+        known = {} if journal is None else journal.known
+        progress.start("recording", count(inputs) * self.num_stages, done=len(known))
 
-        async def ask(calls: Calls) -> recording.Table:
-            asked = recording.Recording(visits, inputs, calls, batch_size, journal, progress)
-            await asked.finish()
-            return [[each for each in row if each is not None] for row in asked.table]
+        def keep(row: int, stage: int, response: Response) -> None:
+            if journal is not None:
+                journal.add(row, stage, response)
+            progress.advance()
+
+        def asked(calls: Calls) -> recording.Recording:
+            return recording.Recording(visits, inputs, calls, batch_size, known, keep)
 
         if not self._may_wait and not any(visit.is_async for visit in visits):
-            return driven(ask(self._here))
+            return driven(asked(self._here).responses())
 
         async def ask_there() -> recording.Table:
-            return await ask(self._calls_here())
+            return await asked(self._calls_here()).responses()
 
         return self._background().run(ask_there())
+
+    async def arecord_item(
+        self,
+        item: Any,  # noqa: ANN401
+        known: Mapping[int, Response] | None = None,
+    ) -> list[Response]:
+        """The responses of all stages to one item, on the caller's event loop.
+
+        Args:
+            item: As the models take it.
+            known: Responses by stage, such as `CascadeAnswer.asked`, which are not asked again.
+        """
+        visits = route(self.members, range(self.num_stages))
+        there = {(0, stage): response for stage, response in (known or {}).items()}
+        asked = recording.Recording(visits, [item], self._calls_here(), 1, there)
+        return (await asked.responses())[0]
 
     def check_policy(self, policy: Policy) -> None:
         """Raise where a policy cannot decide for this cascade.
@@ -370,43 +388,6 @@ class Cascade:
         for task in waiting:
             yield (await task)[0]
 
-    def _costs(self, table: recording.Table) -> Costs | BatchTimes:
-        """Of every stage and item; a call's own cost counts before the model's."""
-        parts = [_stages_and_heads(member) for member in self.members]
-        stages, heads = map(np.concatenate, zip(*parts, strict=True))  # [M]
-        paid = recording.paid(table, heads)  # [N, M]
-        for name, costs in zip(self.stage_names, paid.T, strict=True):
-            if np.isnan(costs).any():
-                raise LedgerError(
-                    f"what `{name}` costs is not known: give Member(..., cost=...), return a cost "
-                    "with each answer, or time all models with cascade.measure(inputs)"
-                )
-        # The last model starts afresh, whatever was run before; of samples, all count.
-        last = self.members[-1]
-        own = paid[:, -last.samples :].sum(axis=1)
-        answered = np.array([not row[-1].error for row in table])
-        alone = stages[-last.stages :].sum() + np.where(answered, own, own[answered].mean())
-        if all(each.cost is None for row in table for each in row):
-            reference = float(stages[-last.stages :].sum() + heads[-last.samples :].sum())
-            times = self._batch_times(reference)
-            return times or Costs(stages, heads, reference, self.unit, self._starts)
-        return Costs(np.broadcast_to(stages, paid.shape), paid, alone, self.unit, self._starts)
-
-    def _batch_times(self, reference: float) -> BatchTimes | None:
-        """Of every stage as batches shrink, if that is known of all models."""
-        known = [member.batch_times for member in self.members]
-        times = [each for each in known if each is not None]
-        if len(times) < len(known) or len({each.stages.shape[1] for each in times}) > 1:
-            return None
-        stages = np.concatenate([each.stages for each in times])
-        heads = np.concatenate([each.heads for each in times])
-        return BatchTimes(stages, heads, reference, starts=self._starts)
-
-    @property
-    def _starts(self) -> tuple[int, ...]:
-        """The first stage of every model but the first one."""
-        return tuple(accumulate(member.stages for member in self.members))[:-1]
-
 
 def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
     """Inputs as one batch, and labels, from a pair or a data set."""
@@ -420,37 +401,6 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
         )
     inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     return stacked(inputs), labels
-
-
-def _stages_and_heads(member: Member) -> tuple[Array, Array]:
-    """What its stages and heads cost, each `[M]`; NaN for heads whose costs are not known."""
-    if member.costs is not None:
-        return member.costs.stages, member.costs.heads
-    nothing = np.zeros(member.stages)
-    return nothing, nothing + np.nan
-
-
-def _told_apart(members: list[Member]) -> list[Member]:
-    """The members with a number behind names that several models have by themselves.
-
-    Raises:
-        ConfigError: Two were given the same name.
-    """
-    counts = Counter(member.name for member in members)
-    seen: Counter[str] = Counter()
-    found = []
-    for member in members:
-        if counts[member.name] > 1 and member.is_named:
-            raise ConfigError(
-                f"two models are called `{member.name}`, and messages, files and fingerprints "
-                "could not tell them apart: give each its own Member(..., name=...)"
-            )
-        seen[member.name] += 1
-        if seen[member.name] > 1:
-            member, name = copy(member), f"{member.name}-{seen[member.name]}"
-            member.name = name
-        found.append(member)
-    return found
 
 
 def _until(deadline: float | None) -> float | None:

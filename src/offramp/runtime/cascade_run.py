@@ -16,7 +16,7 @@ import numpy as np
 from offramp.decide import Decider
 from offramp.errors import ConfigError, NetworkError
 from offramp.ledger import History
-from offramp.ledger.answers import Normalise, log_odds_of, same_form
+from offramp.ledger.answers import UNSTATED, Normalise, log_odds_of, same_form
 from offramp.policy import Policy
 from offramp.runtime.calls import Calls, LateError
 from offramp.runtime.members import Member, Response
@@ -312,7 +312,7 @@ class _Item:
             form = same_form(response.answer, plan.normalise)
             known = "answers" in read.offers
             first = self.forms.index(form) if form in self.forms else len(self.forms)
-            odds = _log_odds(name, response)
+            odds = _log_odds(name, response, plan.decider.votes)
             self.table += [
                 [odds, first if known else stage, *response.features] for stage in stages
             ]
@@ -349,9 +349,10 @@ class _Item:
         return CascadeAnswer(answer, self.confidence, stage, name, self.cost, *ends)
 
 
-def _log_odds(name: str, response: Response) -> float:
+def _log_odds(name: str, response: Response, votes: bool) -> float:
+    stated = UNSTATED if votes and response.confidence is None else response.confidence
     try:
-        return log_odds_of(float(response.confidence))  # type: ignore[arg-type]
+        return log_odds_of(float(stated))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise NetworkError(
             f"`{name}` must give a confidence with its answer, a number in [0, 1], got "
@@ -395,6 +396,6 @@ def count(inputs: Any) -> int:  # noqa: ANN401
     """How many items a batch has."""
     if isinstance(inputs, str):
         raise ConfigError(f"a cascade takes a batch of items: [{inputs!r}], got a single text")
-    if isinstance(inputs, Mapping):
+    if not isinstance(inputs, list) and isinstance(inputs, Mapping):
         return len(next(iter(inputs.values())))
     return len(inputs)

@@ -5,7 +5,9 @@ what happens where one fails or hangs, and `torch_members` what needs torch.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -62,6 +64,8 @@ class Response:
         """
         if isinstance(value, Response):
             return value
+        if isinstance(value, tuple) and len(value) in (2, 3):
+            return cls(*value)
         if isinstance(value, Mapping):
             unknown = set(value) - {each.name for each in fields(cls)}
             if unknown:
@@ -69,8 +73,6 @@ class Response:
                     f"a model returned what is not known here: {', '.join(sorted(unknown))}"
                 )
             return cls(**value)
-        if isinstance(value, tuple) and len(value) in (2, 3):
-            return cls(*value)
         if is_array(value) and value.ndim == 1:
             (response,) = responses_from_logits(as_numpy(value)[None])
             return response
@@ -244,6 +246,29 @@ class Member:
         return NetworkRun(self, ready, rows)
 
 
+def told_apart(members: list[Member]) -> list[Member]:
+    """The members with a number behind names that several models have by themselves.
+
+    Raises:
+        ConfigError: Two were given the same name.
+    """
+    counts = Counter(member.name for member in members)
+    seen: Counter[str] = Counter()
+    found = []
+    for member in members:
+        if counts[member.name] > 1 and member.is_named:
+            raise ConfigError(
+                f"two models are called `{member.name}`, and messages, files and fingerprints "
+                "could not tell them apart: give each its own Member(..., name=...)"
+            )
+        seen[member.name] += 1
+        if seen[member.name] > 1:
+            member, name = copy(member), f"{member.name}-{seen[member.name]}"
+            member.name = name
+        found.append(member)
+    return found
+
+
 class ModelRun:
     """One model on the items of a batch that have come to it; they may leave between stages."""
 
@@ -284,6 +309,8 @@ def picked(inputs: Any, rows: Array) -> Any:  # noqa: ANN401 - whatever the inpu
         >>> picked({"length": np.array([1, 2, 3]), "text": ["a", "bc", "def"]}, np.array([0, 2]))
         {'length': array([1, 3]), 'text': ['a', 'def']}
     """
+    if isinstance(inputs, list):  # the most frequent kind, and asking for a Mapping takes longest
+        return [inputs[row] for row in rows.tolist()]
     if isinstance(inputs, Mapping):
         return {name: picked(values, rows) for name, values in inputs.items()}
     if not is_array(inputs):
@@ -333,6 +360,8 @@ def responses_from_estimator(model: Any, inputs: np.ndarray) -> list[Response]: 
 
 def responses_from_batch(found: Any, samples: int, name: str) -> list[Response]:  # noqa: ANN401
     """What a model returned for a batch, item by item."""
+    if isinstance(found, list) and len(found) == samples:
+        return [Response.of(value) for value in found]
     if is_array(found):
         logits = as_numpy(found)
         if logits.ndim != 2 or len(logits) != samples:

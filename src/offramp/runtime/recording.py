@@ -7,8 +7,9 @@ asked for again: a recording that was interrupted goes on where it stopped.
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,26 +17,27 @@ import msgspec
 import numpy as np
 
 from offramp.arrays import Array, as_numpy, is_array
+from offramp.batch_times import BatchTimes
+from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
 from offramp.files import plain
-from offramp.progress import Progress
 from offramp.runtime.calls import Calls
 from offramp.runtime.cascade_run import Traffic, Visit
-from offramp.runtime.members import Response, picked
+from offramp.runtime.members import Member, Response, picked
 
 Table = list[list[Response]]  # [N, M]
 
 
 class Recording(Traffic):
-    """All stages are asked about all items, except what a journal has already.
+    """All stages are asked about all items, except for what is known already.
 
     Args:
         visits: All models.
         inputs: All items.
         calls: Of the models.
         most: The largest batch that a synchronous model gets.
-        journal: What is known already, and where responses are added; None: nowhere.
-        progress: Is told of every response.
+        known: Responses by item and stage.
+        keep: Called with the item, the stage and the response, as soon as it is there.
     """
 
     def __init__(
@@ -44,17 +46,15 @@ class Recording(Traffic):
         inputs: Any,  # noqa: ANN401
         calls: Calls,
         most: int,
-        journal: "Journal | None",
-        progress: Progress,
+        known: Mapping[tuple[int, int], Response],
+        keep: Callable[[int, int, Response], object] = lambda *_: None,
     ) -> None:
         super().__init__(visits, inputs, calls, most=most)
-        self._journal, self._progress = journal, progress
         stages = sum(len(visit.stages) for visit in visits)
-        known = {} if journal is None else journal.known
+        self._keep = keep
         self.table: list[list[Response | None]] = [
             [known.get((row, stage)) for stage in range(stages)] for row in range(self.samples)
         ]
-        progress.start("recording", self.samples * stages, done=len(known))
 
     def needs(self, visit: Visit, row: int) -> bool:
         """Whether something of this model is not known."""
@@ -65,9 +65,12 @@ class Recording(Traffic):
         for row, response in zip(rows, found, strict=True):
             if self.table[row][stage] is None:
                 self.table[row][stage] = response
-                if self._journal is not None:
-                    self._journal.add(row, stage, response)
-                self._progress.advance()
+                self._keep(row, stage, response)
+
+    async def responses(self) -> Table:
+        """Ask, and give the responses of all stages to all items."""
+        await self.finish()
+        return [[each for each in row if each is not None] for row in self.table]
 
 
 class Journal:
@@ -244,6 +247,12 @@ def paid(table: Table, stated: Array) -> Array:
     return np.array(found, np.float64)
 
 
+def confidences_of(table: Table) -> list[list[Any]] | None:
+    """`[N, M]`, None where a call has failed; None where no model states any."""
+    found = [[None if each.error else each.confidence for each in row] for row in table]
+    return found if any(each is not None for row in found for each in row) else None
+
+
 def features_of(table: Table) -> Any:  # noqa: ANN401
     """`[N, M, F]`, or None where there are none; zero where a call has failed."""
     widths = {len(each.features) for row in table for each in row if not each.error}
@@ -272,3 +281,53 @@ def logits_of(table: Table) -> Array | None:
             known.append(known[-1] if each.error else each.logits)
         found.append(known)
     return np.array(found)
+
+
+def costs_of(members: Sequence[Member], unit: str, table: Table) -> Costs | BatchTimes:
+    """Of every stage and item; a call's own cost counts before the model's.
+
+    Raises:
+        LedgerError: The costs of a model are not known.
+    """
+    parts = [_stages_and_heads(member) for member in members]
+    stages, heads = map(np.concatenate, zip(*parts, strict=True))  # [M]
+    each = paid(table, heads)  # [N, M]
+    names = [member.name for member in members for _ in range(member.stages)]
+    for name, costs in zip(names, each.T, strict=True):
+        if np.isnan(costs).any():
+            raise LedgerError(
+                f"what `{name}` costs is not known: give Member(..., cost=...), return a cost "
+                "with each answer, or time all models with cascade.measure(inputs)"
+            )
+    starts = tuple(accumulate(member.stages for member in members))[:-1]
+    # The last model starts afresh, whatever was run before; of samples, all count.
+    last = members[-1]
+    whole = stages[-last.stages :].sum()
+    if all(response.cost is None for row in table for response in row):
+        reference = float(whole + heads[-last.samples :].sum())
+        times = _batch_times(members, reference, starts)
+        return times or Costs(stages, heads, reference, unit, starts)
+    own = each[:, -last.samples :].sum(axis=1)
+    answered = np.array([not row[-1].error for row in table])
+    alone = whole + np.where(answered, own, own[answered].mean())
+    return Costs(np.broadcast_to(stages, each.shape), each, alone, unit, starts)
+
+
+def _stages_and_heads(member: Member) -> tuple[Array, Array]:
+    """What its stages and heads cost, each `[M]`; NaN for heads whose costs are not known."""
+    if member.costs is not None:
+        return member.costs.stages, member.costs.heads
+    nothing = np.zeros(member.stages)
+    return nothing, nothing + np.nan
+
+
+def _batch_times(
+    members: Sequence[Member], reference: float, starts: tuple[int, ...]
+) -> BatchTimes | None:
+    """Of every stage as batches shrink, if that is known of all models."""
+    times = [member.batch_times for member in members if member.batch_times is not None]
+    if len(times) < len(members) or len({each.stages.shape[1] for each in times}) > 1:
+        return None
+    stages = np.concatenate([each.stages for each in times])
+    heads = np.concatenate([each.heads for each in times])
+    return BatchTimes(stages, heads, reference, starts=starts)

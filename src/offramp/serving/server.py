@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from offramp.policy import Policy
     from offramp.runtime.cascade import Cascade
+    from offramp.serving.gateway_config import GatewayConfig
     from offramp.serving.requests import ReadItem
 
 SERVICE_FOLDER = "OFFRAMP_SERVICE"  # environment variable: what the processes of a service share
@@ -82,6 +83,32 @@ def serve(
                 f"{config.workers} workers each load a model of folders, got a "
                 f"{type(model).__name__}: export it and serve the export, or leave `workers` at 1"
             )
+
+
+def serve_gateway(
+    gateway: "GatewayConfig",
+    config: ServeConfig | None = None,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Answer as OpenAI's API does, with a cascade of endpoints; see `serve`.
+
+    Args:
+        gateway: The members and the policy.
+        config: Where to serve it.
+        ready: Called with the address as soon as requests are answered.
+    """
+    for module in ("starlette", "uvicorn", "prometheus_client", "httpx2"):
+        require(module, extra="serve")
+    from offramp.serving.gateway import gateway as application
+
+    config = config or ServeConfig()
+    if config.workers != 1:
+        raise ConfigError(
+            "a gateway runs in one process, which waits for its members: leave `workers` at 1"
+        )
+    app = application(gateway)
+    with _bound(config, ready) as listening:
+        _run_here(app, config, listening)
 
 
 def _uvicorn_options(config: ServeConfig) -> dict[str, Any]:
