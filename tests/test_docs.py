@@ -15,8 +15,13 @@ from offramp.errors import FileFormatError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MORE_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "paper").rglob("*.md"))]
-CLUSTERS = ROOT / "docs" / "clusters.md"
+MORE_PAGES = [
+    *PAGES,
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "paper").rglob("*.md")),
+]
+CLUSTERS = ROOT / "docs" / "reference" / "ray.md"
 
 
 def name(page):

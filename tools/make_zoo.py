@@ -1,7 +1,7 @@
 """Make the files that ship with the package from a training run and its ledgers.
 
 Training takes hours, with CIFAR-100 below the folder in OFFRAMP_DATA; its commands are in
-docs/results/cifar100-lite0.md. Then:
+docs/results/images.md. Then:
 
     python tools/make_zoo.py RUN SMALL    # weights rounded to 8 bits, as a run of its own
     offramp record SMALL --dtype float16  # what the rounded network says
@@ -25,7 +25,7 @@ from offramp.networks import EarlyExitNetwork
 TARGET = Path(__file__).parents[1] / "src" / "offramp" / "zoo_data" / "cifar100"
 SIZES = {"held_out": 1_500, "val": 1_500, "test": 2_000}
 SEED = 0
-DOCS = "docs/results/cifar100-lite0.md"
+DOCS = "docs/results/images.md"
 
 
 def main() -> None:

@@ -1,15 +1,12 @@
 """What the documentation site needs beyond mkdocs' own settings; mkdocs.yml names this file.
 
 The pages below docs/ are plain Markdown with relative links, so that they read the same in the
-repository. Five things differ on the site: the navigation may say `FOLDER/*.md`, the files of
-examples/, the changelog and the paper's README are pages, the commands have a page that is made
-from their `--help`, the logo is that of the report, and an `Example:` in a docstring is shown as
-code.
+repository. Four things differ on the site: links to files elsewhere in the repository are plain
+text, the commands have a page that is made from their `--help`, the logo is that of the report,
+and an `Example:` in a docstring is shown as code.
 """
 
-import base64
 import inspect
-import json
 import posixpath
 import re
 from pathlib import Path
@@ -27,24 +24,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from other files of the repository; fill in the navigation."""
-    for script in sorted((ROOT / "examples").glob("*.py")):
-        text = f"# {script.name}\n\n```python\n{script.read_text()}```\n"
-        files.append(File.generated(config, f"examples/{script.stem}.md", content=text))
-    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
-        text = notebook_page(json.loads(notebook.read_text()))
-        files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
-    changes = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
-    files.append(File.generated(config, "changelog.md", content=changes))
-    paper = (ROOT / "paper" / "README.md").read_text().replace("](../docs/", "](")
-    paper = paper.replace("](../README.md)", "](index.md)")
-    files.append(File.generated(config, "paper.md", content=paper))
+    """Add the page of the commands, and the logo."""
     files.append(File.generated(config, "cli.md", content=command_page()))
     logo = (ROOT / "src" / "offramp" / "report" / "page_template" / "logo.svg").read_text()
     files.append(File.generated(config, "assets/logo.svg", content=logo))
-    named = json.dumps(config.nav)  # a page that has a place of its own is not listed again
-    pages = {file.src_uri: menu_title(file) for file in files.documentation_pages()}
-    config.nav = expanded(config.nav, {k: v for k, v in pages.items() if f'"{k}"' not in named})
     return files
 
 
@@ -99,84 +82,8 @@ def value_name(option: Any) -> str:  # noqa: ANN401
     return str(option.metavar or getattr(kind and kind.annotation, "__name__", "value")).upper()
 
 
-def notebook_page(notebook: dict[str, Any]) -> str:
-    r"""A notebook with its outputs as Markdown.
-
-    Example:
-        >>> printed = {"output_type": "stream", "text": ["4\n"]}
-        >>> cells = [
-        ...     {"cell_type": "markdown", "source": ["See [how](../docs/how-to/index.md)."]},
-        ...     {"cell_type": "code", "source": ["print(2 + 2)"], "outputs": [printed]},
-        ... ]
-        >>> print(notebook_page({"cells": cells}))
-        See [how](../how-to/index.md).
-        <BLANKLINE>
-        ```python
-        print(2 + 2)
-        ```
-        <BLANKLINE>
-        ```text
-        4
-        ```
-    """
-    parts = []
-    for cell in notebook["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            parts.append(source.replace("](../docs/", "](../"))
-        else:
-            outputs = [shown(output) for output in cell["outputs"]]
-            parts += [f"```python\n{source}\n```", *outputs]
-    return "\n\n".join(parts)
-
-
-def shown(output: dict[str, Any]) -> str:
-    """One output of a cell: a table, a picture inside of the page, or text."""
-    data = output.get("data", {"text/plain": output.get("text", [])})
-    content = {kind: "".join(lines) for kind, lines in data.items()}
-    if "text/markdown" in content:
-        return content["text/markdown"]
-    if "image/png" in content:
-        return f"![Output](data:image/png;base64,{content['image/png'].replace(chr(10), '')})"
-    if "image/svg+xml" in content:
-        packed = base64.b64encode(content["image/svg+xml"].encode()).decode()
-        return f"![Output](data:image/svg+xml;base64,{packed})"
-    return f"```text\n{content['text/plain'].rstrip()}\n```"
-
-
-def menu_title(file: File) -> str:
-    """The heading of a page, without what its place in the menu says already."""
-    heading = re.search(r"^# (.*)", file.content_string, flags=re.MULTILINE)
-    title = heading[1] if heading else file.name
-    return re.sub(r"^Beyond the paper: |,? small scale$", "", title, flags=re.IGNORECASE)
-
-
-def expanded(nav: Any, pages: dict[str, str]) -> Any:  # noqa: ANN401
-    """A navigation with every `FOLDER/*.md` replaced by its pages; a section without any goes.
-
-    Example:
-        >>> nav = [{"Home": "index.md"}, {"More": ["more/*.md", "c.md"]}, {"None": "none/*.md"}]
-        >>> expanded(nav, {"more/b.md": "B", "more/a.md": "A", "more/index.md": "More"})[1]
-        {'More': ['more/index.md', {'A': 'more/a.md'}, {'B': 'more/b.md'}, 'c.md']}
-    """
-    if isinstance(nav, list):
-        parts = (expanded(item, pages) for item in nav)
-        return [
-            page for part in parts for page in (part if isinstance(part, list) else [part]) if page
-        ]
-    if isinstance(nav, dict):
-        return {title: found for title, item in nav.items() if (found := expanded(item, pages))}
-    if not nav.endswith("/*.md"):
-        return nav
-    folder = nav.removesuffix("/*.md")
-    inside = sorted(page for page in pages if posixpath.dirname(page) == folder)
-    index = f"{folder}/index.md"
-    titled = [{pages[page]: page} for page in inside if page != index]
-    return [index, *titled] if index in inside else titled
-
-
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that leave docs/ lead to a page made above, or are plain text: no file is there."""
+    """Links that leave docs/ are plain text: no file is there."""
     return re.sub(
         r"\[([^\]]*)\]\((\.\./[^)#]*)\)",
         lambda link: linked(link[1], link[2], page.file.src_uri),
@@ -188,25 +95,13 @@ def linked(text: str, target: str, page: str) -> str:
     """A link from one page of docs/ as it is on the site.
 
     Example:
-        >>> linked("the script", "../../examples/engineer.py", "stories/engineer.md")
-        '[the script](../examples/engineer.md)'
-        >>> linked("the tests", "../tests/test_docs.py", "design.md")
+        >>> linked("the tests", "../../tests/test_docs.py", "guides/deploy.md")
         'the tests'
-        >>> linked("data", "../data.md", "how-to/only-logits.md")
-        '[data](../data.md)'
+        >>> linked("data", "../reference/data.md", "guides/only-logits.md")
+        '[data](../reference/data.md)'
     """
-    folder = posixpath.dirname(page) or "."
-    place = posixpath.normpath(posixpath.join(folder, target))
-    if not place.startswith("../"):
-        return f"[{text}]({target})"
-    found = re.fullmatch(
-        r"\.\./examples/(\w+)\.(?:py|ipynb)|\.\./(CHANGELOG|paper/README)\.md", place
-    )
-    if found is None:
-        return text
-    pages = {"CHANGELOG": "changelog.md", "paper/README": "paper.md"}
-    made = f"examples/{found[1]}.md" if found[1] else pages[found[2]]
-    return f"[{text}]({posixpath.relpath(made, folder)})"
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(page) or ".", target))
+    return text if place.startswith("../") else f"[{text}]({target})"
 
 
 class OneExample(griffe.Extension):

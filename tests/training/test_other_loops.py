@@ -1,4 +1,4 @@
-"""Training loops of other libraries, as docs/how-to/trainer-and-lightning.md has them.
+"""Training loops of other libraries, as docs/guides/trained-model.md has them.
 
 The part on the Hugging Face `Trainer` runs with all other pages, in tests/test_docs.py.
 """

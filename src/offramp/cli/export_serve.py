@@ -34,8 +34,8 @@ def export_command(
     All stages from one open exit to the next, and the head of that exit, are one graph; exits
     that are closed at the budget disappear. Any batch size is taken. export.json lists the
     graphs, and the policy lies in a folder beside them. In Python, offramp.OnnxRunner(FOLDER) runs
-    them without the PyTorch network; docs/serving.md describes inputs and outputs for other
-    languages. Needs pip install 'offramp\[onnx]'.
+    them without the PyTorch network; docs/reference/http-and-onnx.md describes inputs and outputs
+    for other languages. Needs pip install 'offramp\[onnx]'.
 
     Args:
         folder: Folder of the export.

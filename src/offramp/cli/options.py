@@ -174,8 +174,8 @@ class DataOptions:
         typer.Option(
             callback=data_there,
             autocompletion=completing(DATA_SETS),
-            help=f"Data set: {', '.join(DATA_SETS)}; or a folder, see docs/data.md. Default: the "
-            "data set of the run.",
+            help=f"Data set: {', '.join(DATA_SETS)}; or a folder, see docs/reference/data.md. "
+            "Default: the data set of the run.",
         ),
     ] = None
     domain: str | None = None

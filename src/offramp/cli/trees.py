@@ -24,7 +24,7 @@ def trees_command(
 
     With probability 1 - delta over the draw of the rows, the accuracy on new rows is at most
     --max-drop below that of all trees. Where no margin can be certified, or none is quicker, the
-    settings are those of all trees. For other libraries, see docs/how-to/boosted-trees.md.
+    settings are those of all trees. For other libraries, see docs/guides/boosted-trees.md.
 
     Args:
         model: Text file that LightGBM saved.

@@ -223,8 +223,8 @@ def app(
     """An ASGI application that answers with a model; any ASGI server can run it.
 
     `POST /predict` takes JSON, PNG and JPEG; `GET /health` says whether requests are answered, and
-    `GET /metrics` is for Prometheus. See docs/serving.md. The model is loaded here, so that
-    mistakes show before a server starts. `offramp.serving.serve` runs it with uvicorn.
+    `GET /metrics` is for Prometheus. See docs/reference/http-and-onnx.md. The model is loaded
+    here, so that mistakes show before a server starts. `offramp.serving.serve` runs it.
 
     Args:
         model: Folders; or a `Runner`, an `OnnxRunner` or a `Cascade`.

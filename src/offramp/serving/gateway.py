@@ -331,5 +331,5 @@ def _all_failed(found: CascadeAnswer) -> RefusedError:
 
 
 def gateway(config: GatewayConfig) -> Starlette:
-    """The ASGI application of a gateway; see docs/how-to/gateway.md."""
+    """The ASGI application of a gateway; see docs/guides/deploy.md."""
     return Gateway(config).app()

@@ -142,7 +142,7 @@ def app(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a ray.serve.Applica
 
     The arguments are the arguments of `Model.of_run` and the fields of `AppConfig`, by name. `POST
     /predict` and `GET /health` are the routes of `offramp serve`; the metrics are among Ray's own.
-    See docs/clusters.md.
+    See docs/reference/ray.md.
     """
     return deployment(*parsed(arguments)).bind()
 
