@@ -49,7 +49,8 @@ class Guarantee:
         largest_cost: The most that a single sample can cost, in the unit of the ledger, such as
             a limit on tokens; needed for a `budget` where costs differ from sample to sample.
             The budget is then a share of the mean cost of going to the end on held_out.
-        class_: Number of the class whose precision or recall is meant.
+        class_: Number of the class whose precision or recall is meant; of answers without logits,
+            the answer that their ledger was made with as `positive`.
 
     Example:
         >>> Guarantee(epsilon=0.02, budget=0.6).level
@@ -64,7 +65,7 @@ class Guarantee:
     loss: str = "accuracy"
     bound: str = "exact"
     largest_cost: float | None = None
-    class_: int | None = None
+    class_: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon is None and self.budget is None:
@@ -247,10 +248,7 @@ def certify(
             'seen: policy.tune(held_out, "geometric", allow_split="held_out")'
         )
     if guarantee.class_ is not None:
-        if not val.has_logits:
-            raise ConfigError("answers without logits are of no class: give no `class_`")
-        check.whole("class_", guarantee.class_, least=0)
-        check.within("class_", guarantee.class_, 0, val.num_classes - 1)
+        _check_class(val, guarantee.class_)
     replay = policy.replay(val, "val")
     try:
         policy.check_unseen(val, "certify")
@@ -289,6 +287,18 @@ def certify(
     )
     chosen.guarantee = str(certificate)
     return certificate
+
+
+def _check_class(val: Ledger, named: int | str) -> None:
+    """Raise `ConfigError` unless precision and recall of what is named can be told on val."""
+    if val.has_logits:
+        check.whole("class_", named, least=0)
+        check.within("class_", named, 0, val.num_classes - 1)
+    elif val.positive is None:
+        raise ConfigError(
+            f"nothing tells which of these answers are {named!r}: name it where the ledger is "
+            f"made, Ledger.from_answers(..., positive={named!r})"
+        )
 
 
 def _on_demand(
@@ -344,8 +354,13 @@ def losses_of(replay: Replay, guarantee: Guarantee) -> Floats:
     right = early(replay.correct)
     if kind in OF_CLASS:
         assert replay.labels is not None  # or `correct` had raised
-        named = early(replay.predictions) == guarantee.class_
-        of_class = np.broadcast_to((replay.labels == guarantee.class_)[:, None], named.shape)
+        if replay.positive is None:
+            named = early(replay.predictions) == guarantee.class_
+            of_class = np.broadcast_to((replay.labels == guarantee.class_)[:, None], named.shape)
+        else:  # of answers, a prediction is the number of a stage
+            given = np.take_along_axis(replay.positive[:, :-1], replay.predictions, axis=1)
+            named = early(given) > 0
+            of_class = np.broadcast_to(replay.positive[:, -1:], named.shape)
         return np.where(named if kind == "precision" else of_class, 1 - right, np.nan)
     net = replay.full_right[:, None] - right
     if kind == "accuracy":

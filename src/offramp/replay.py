@@ -79,6 +79,8 @@ class Replay:
         groups: `[N]`, the number of each sample's group, or None where there are none.
         full_correct: bool `[N]`, whether the network without exits is right, where that is not
             the last exit here: see `Ledger.full_correct`.
+        positive: bool `[N, M+1]`, of answers: which stages give a certain answer, and whether it
+            is the label; None where none was named.
 
     Example:
         >>> from offramp import MaxProbability, Policy, synthetic
@@ -104,6 +106,7 @@ class Replay:
     lengths: Array | None = None
     groups: Array | None = None
     full_correct: Array | None = None
+    positive: Array | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -111,7 +114,7 @@ class Replay:
     def take(self, index: Array) -> "Replay":
         """The same for some of the samples."""
         parts = {name: getattr(self, name)[index] for name in BY_SAMPLE}
-        for name in ("labels", "lengths", "groups", "full_correct"):
+        for name in ("labels", "lengths", "groups", "full_correct", "positive"):
             known = getattr(self, name)
             parts[name] = None if known is None else known[index]
         return replace(self, price=self.price.take(index), **parts)
@@ -306,7 +309,8 @@ def replay(answer: Answer, scorer: Scorer, ledger: Ledger) -> Replay:
     price = price_of(answer, scorer, costs, ledger.num_classes, times, read)
     found = Replay(labels, predictions, heads, scores, confidences, losses, chances, price)
     groups, full = ledger.group_numbers, ledger.full_right
-    return replace(found, lengths=ledger.lengths, groups=groups, full_correct=full)
+    found = replace(found, lengths=ledger.lengths, groups=groups, full_correct=full)
+    return replace(found, positive=ledger.positive)
 
 
 def accuracy_at(costs: Array, accuracies: Array, budgets: Array) -> tuple[Array, Array]:

@@ -149,6 +149,23 @@ def right_by_vote(outputs: Array, right: Array, lengths: Array) -> Array:
     return found
 
 
+def named_as(
+    positive: Any,  # noqa: ANN401
+    answers: Any,  # noqa: ANN401
+    labels: Sequence[Any] | None,
+    confidence: Confidences,
+    normalise: Normalise | None,
+) -> Array:
+    """Whether each stage gives an answer, and whether the label is it: bool `[N, M+1]`."""
+    if answers is None or labels is None:
+        raise LedgerError("`positive` is one of the answers: give `answers` and `labels`, too")
+    wanted = same_form(positive, normalise)
+    forms = _forms(_rows("answers", answers, confidence.sizes), confidence, normalise)
+    named = _padded([[bool(form == wanted) for form in row] for row in forms], np.bool_)
+    true = [bool(same_form(label, normalise) == wanted) for label in labels]
+    return np.concatenate([confidence.carried(named), np.array(true)[:, None]], axis=1)
+
+
 def padded_costs(costs: Any, confidence: Confidences) -> Any:  # noqa: ANN401
     """Cumulative costs as they were given, or, from rows of different lengths, `[N, M]`.
 

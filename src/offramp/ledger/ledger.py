@@ -16,6 +16,7 @@ from offramp.ledger.answers import (
     Confidences,
     Normalise,
     answer_table,
+    named_as,
     padded_costs,
     right_by_vote,
 )
@@ -88,6 +89,7 @@ class Ledger(SampleOrigin):
 
     history_type: ClassVar[type[History]]
     full_right: Array | None = None
+    positive: Array | None = None  # bool [N, M+1]: see `from_answers`; the label's stands last
     _identifying: ClassVar[slice] = slice(1)  # exits that identify samples without names
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ANN401
@@ -151,6 +153,7 @@ class Ledger(SampleOrigin):
         sample_ids: SampleIds | None = None,
         network: str | None = None,
         reference: str = "last",
+        positive: Any = None,  # noqa: ANN401
     ) -> "AnswerLedger":
         """A ledger of anything that answers in stages, without logits.
 
@@ -179,6 +182,7 @@ class Ledger(SampleOrigin):
             network: A text that names what answered; as for `Ledger`.
             reference: What accuracies are held against: the `last` stage, or the `vote` of all
                 stages, for samples of one model.
+            positive: An answer, such as "yes", whose precision or recall is to be guaranteed.
 
         Raises:
             LedgerError: With the sample and the stage.
@@ -216,6 +220,8 @@ class Ledger(SampleOrigin):
         )
         if right is not None and reference == "vote":
             ledger.full_right = right_by_vote(outputs, right, stated.lengths)
+        if positive is not None:
+            ledger.positive = named_as(positive, answers, labels, stated, normalise)
         return ledger
 
     @property
@@ -354,6 +360,7 @@ class Ledger(SampleOrigin):
         part.sample_ids = _names_at(self.sample_ids, index)
         part.groups = _names_at(self.groups, index)
         part.full_right = None if self.full_right is None else self.full_right[index]
+        part.positive = None if self.positive is None else self.positive[index]
         part.lengths = None if self.lengths is None else self.lengths[index]
         part.cost_model = self.cost_model.take(index)
         return part
@@ -382,6 +389,8 @@ class Ledger(SampleOrigin):
         if self._labels is not None and self._labels.ndim == 2:  # of answers, by stage
             part._labels = self._labels[:, index]
             part.full_right = self.full_correct
+        if self.positive is not None:
+            part.positive = self.positive[:, [*kept, -1]]
         if self.lengths is not None:
             # The last answer of a sample stands at the first kept exit that is not before its end.
             before_its_end = (index < self.lengths[:, None] - 1).sum(axis=1)

@@ -42,6 +42,8 @@ def save(ledger: Ledger, folder: str | Path) -> Path:
         arrays["sample_ids"] = _as_bytes(ledger.sample_ids)
     if ledger.groups is not None:
         arrays["groups"] = _as_bytes(ledger.groups)
+    if ledger.positive is not None:
+        arrays["positive"] = ledger.positive
     if ledger.full_right is not None:
         arrays["full_right"] = ledger.full_right
     if ledger.lengths is not None:
@@ -85,6 +87,7 @@ def load(folder: Path, split: str | None = None) -> Ledger:
             lengths=arrays.get("lengths"),
         )
         ledger.full_right = arrays.get("full_right")
+        ledger.positive = arrays.get("positive")
         ledger.exits = tuple(meta.get("exits", ledger.exits))
         if meta.get("batch_times") is not None:
             ledger.batch_times = BatchTimes.from_json(meta["batch_times"])
