@@ -60,15 +60,14 @@ figure = Figure(figsize=(11, 3.6), layout="constrained")
 easy_axes, hard_axes, metric_axes = figure.subplots(1, 3)
 draw_sample(easy_axes, easy, "An easy sample: every exit is right")
 draw_sample(hard_axes, hard, "A hopeless sample: no exit is right")
+print("| half of the compute | accuracy | EEFP | mean cost, hopeless samples | mean cost, others |")
+print("|---|---:|---:|---:|---:|")
 for label, (replay, _, colour, line) in looks.items():
     scores = eefp(replay.scores[:, :-1], replay.stop_targets[:, :-1])
     metric_axes.plot(scores, line, color=colour, linewidth=1.5)
     cost = replay.costs
-    print(
-        f"{label}: accuracy {replay.right.mean():.2%}, EEFP {scores.mean():.3f}, mean "
-        f"cost {cost[hopeless].mean():.1%} on hopeless samples, {cost[~hopeless].mean():.1%} on "
-        "all others"
-    )
+    costs_of = f"{cost[hopeless].mean():.1%} | {cost[~hopeless].mean():.1%}"
+    print(f"| {label} | {replay.right.mean():.2%} | {scores.mean():.3f} | {costs_of} |")
 print(f"{hopeless.mean():.0%} of the samples are hopeless; drawn: {easy} and {hard}")
 easy_axes.set_ylabel("score; a ring where it stops")
 easy_axes.legend(loc="lower right")
