@@ -148,7 +148,7 @@ def test_the_advice_for_other_libraries_is_fewer_exits(tuned, fitted, data, monk
     policy, test = tuned("forest")
     timed_as(monkeypatch, 2.0)
     with pytest.warns(
-        CostWarning, match=r"to gain there, take fewer exits \(record\(at=\.\.\.\)\)$"
+        CostWarning, match=r"to gain there, take fewer exits .*, or call the model itself$"
     ):
         trees.TreeRunner(fitted("forest"), policy.at(budget=0.5), test_rows_of(test, data))
 

@@ -1,5 +1,6 @@
 """A margin for LightGBM's own early stop that is certified to lose little accuracy."""
 
+import time
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from offramp.guarantees import certified, upper_bounds
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.thresholds.rule import bound_text
 from offramp.trees.models import LightGBM, TreeModel, tree_model
-from offramp.trees.record import WORTH, batches, class_numbers
+from offramp.trees.record import WORTH, Clock, batches, class_numbers
 
 MARGINS = np.geomspace(20, 0.5, 38).round(2)
 """From the safest to the riskiest, in raw scores (log-odds); each is a tenth below the last."""
@@ -69,6 +70,7 @@ def early_stop(
     max_drop: float = 0.002,
     delta: float = 0.05,
     freq: int = 5,
+    clock: Clock = time.perf_counter,
 ) -> EarlyStop:
     """The smallest margin of LightGBM's early stop that is certified to lose little accuracy.
 
@@ -84,6 +86,7 @@ def early_stop(
         max_drop: Accuracy that may be lost, 0.002 for a fifth of a point.
         delta: Probability with which it may be more.
         freq: After how many rounds each the margin is looked at.
+        clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
     Returns:
         Settings for `predict`; those of all trees, with the reason, where no margin is certified
@@ -129,7 +132,7 @@ def early_stop(
         "pred_early_stop_margin": float(MARGINS[count - 1]),
         "pred_early_stop_freq": freq,
     }
-    seconds = _seconds(trees, rows, settings)
+    seconds = _seconds(trees, rows, settings, clock)
     if seconds > WORTH:
         return _all_trees(
             f"a margin of {MARGINS[count - 1]:g} is certified, and takes {seconds:.2f} times as "
@@ -182,9 +185,14 @@ def _all_trees(why: str) -> EarlyStop:
     return EarlyStop({"pred_early_stop": False}, why)
 
 
-def _seconds(trees: TreeModel, rows: Any, settings: dict[str, Any]) -> float:  # noqa: ANN401
+def _seconds(
+    trees: TreeModel,
+    rows: Any,  # noqa: ANN401
+    settings: dict[str, Any],
+    clock: Clock,
+) -> float:
     """The time of `predict` with these settings, as a share of the time without."""
     one = batches(rows, min(len(rows), LARGEST))[:1]
     pair = [Timed(partial(trees.model.predict, **each), one) for each in (settings, {})]
-    take_turns([pair], Stopwatch(), least=3)
+    take_turns([pair], Stopwatch(clock), least=3)
     return float(pair[0].best.sum() / pair[1].best.sum())

@@ -1,7 +1,8 @@
 """Ledgers of models of trees, and what their rounds cost in seconds."""
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,10 +19,12 @@ from offramp.scorers import MaxProbability
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.trees.models import TreeModel, tree_model
 
+Clock: TypeAlias = Callable[[], float]
+
 EXITS = 10  # where nothing is said: more of them gain little, and each takes a call
 FIRST = 1 / 50  # of the rounds, after which the first of them lies
 TIMED = 16  # batches at most, and
-TIMED_ROWS = 1024  # rows in all of them, where these are not too large for that
+TIMED_ROWS = 256  # rows in all of them, where these are not too large for that
 WORTH = 0.95  # of the time of all trees: what stopping early may take at most
 
 
@@ -83,6 +86,7 @@ def measure(
     batch_size: int = 1,
     at: Sequence[int] | None = None,
     turns: int = 5,
+    clock: Clock = time.perf_counter,
 ) -> BatchTimes:
     """The seconds of rounds in batches of one size, with the calls that go on from a round.
 
@@ -95,6 +99,7 @@ def measure(
         batch_size: How many rows will be asked about at once.
         at: As for `record`.
         turns: The fastest of so many counts.
+        clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -108,21 +113,27 @@ def measure(
     places = placed(trees, at)
     check.within("batch_size", batch_size, 1, len(rows))
     whole = Timed(trees.all, batches(rows, batch_size))
-    take_turns([[whole]], Stopwatch(), least=turns)
+    take_turns([[whole]], Stopwatch(clock), least=turns)
     reference = float(whole.best.sum()) / batch_size
+
+    def timed_at(size: int) -> Array:
+        watch = Stopwatch(clock)
+        return _seconds(trees, batches(rows, size), places, turns, watch)
+
     if batch_size == 1:  # a row stays or leaves; its decisions are added where they are known
-        stages = _seconds(trees, batches(rows, 1), places, turns)[::2, None]
+        stages = timed_at(1)[::2, None]
         return BatchTimes(stages, np.zeros_like(stages), reference)
     sizes = [size for size in (1, 8, 64, 512, 4096) if size < batch_size] + [batch_size]
-    seconds = [_seconds(trees, batches(rows, size), places, turns) for size in sizes]
+    seconds = [timed_at(size) for size in sizes]
     curves = np.array([seconds_left(sizes, list(e), batch_size) for e in np.transpose(seconds)])
     return BatchTimes(curves[::2], curves[1::2], reference, origin="these trees on this machine")
 
 
-def _seconds(trees: TreeModel, rows: Sequence[Any], places: Sequence[int], turns: int) -> Array:
+def _seconds(
+    trees: TreeModel, rows: Sequence[Any], places: Sequence[int], turns: int, watch: Stopwatch
+) -> Array:
     """`[2M]`: seconds of each exit's rounds, and of a decision by max probability."""
     decider = Decider(CurrentExit(), MaxProbability(), np.zeros(len(places)))
-    watch = Stopwatch()
 
     def run(batch: Any) -> None:  # noqa: ANN401
         scores, start = None, 0

@@ -1,6 +1,7 @@
 """`TreeRunner`: a policy at work on a model of trees, which adds trees until it may stop."""
 
 import re
+import time
 import warnings
 from itertools import pairwise
 from math import sqrt
@@ -14,7 +15,7 @@ from offramp.errors import CostWarning, OriginError
 from offramp.policy import Policy
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.trees.models import LightGBM
-from offramp.trees.record import WORTH, batches, continued, picked
+from offramp.trees.record import WORTH, Clock, batches, continued, picked
 
 SIZES = (1, 10, 100, 1000)  # rows in a batch, to time
 
@@ -38,6 +39,7 @@ class TreeRunner:
         model: The one whose ledger the policy was fitted on.
         policy: At its operating point.
         rows: To take the time on; `measure` does it later.
+        clock: Seconds; `time.process_time` on a machine that others use, with one thread.
 
     Attributes:
         shares: By batch size, the time that it takes as a share of that of all trees.
@@ -59,7 +61,13 @@ class TreeRunner:
         (True, 1197)
     """
 
-    def __init__(self, model: Any, policy: Policy, rows: Any = None) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401
+        policy: Policy,
+        rows: Any = None,  # noqa: ANN401
+        clock: Clock = time.perf_counter,
+    ) -> None:
         self._trees = trees = continued(model)
         self._decider, self._classes = policy.decider, trees.classes
         stops = [_places(policy.network, trees.identity)[number] for number in policy.exits]
@@ -70,7 +78,7 @@ class TreeRunner:
         self._whole = np.array([trees.rounds])
         self.shares: dict[int, float] = {}
         if rows is not None:
-            self.measure(rows)
+            self.measure(rows, clock=clock)
 
     def __call__(self, rows: Any) -> TreeOutput:  # noqa: ANN401
         """Answer rows, one or many, as an array or a table with a row for each."""
@@ -86,18 +94,24 @@ class TreeRunner:
             logits, self._whole if len(rows) == 1 else self._whole.repeat(len(rows))
         )
 
-    def measure(self, rows: Any, turns: int = 5) -> dict[int, float]:  # noqa: ANN401
+    def measure(
+        self,
+        rows: Any,  # noqa: ANN401
+        turns: int = 5,
+        clock: Clock = time.perf_counter,
+    ) -> dict[int, float]:
         """Take the time of both ways at several batch sizes, and use the shorter from now on.
 
         Args:
             rows: As they will come; the more of them, the larger the batches that are timed.
             turns: The fastest of so many counts.
+            clock: As for the class.
 
         Returns:
             `shares`.
         """
         check.at_least("rows", len(rows), 1)
-        watch = Stopwatch()
+        watch = Stopwatch(clock)
         for size in sorted({min(size, len(rows)) for size in SIZES}):
             early = self._one if size == 1 else self._many
             pair = [Timed(run, batches(rows, size)) for run in (early, self._trees.all)]
@@ -113,7 +127,7 @@ class TreeRunner:
 
     def _advice(self, slow: list[int]) -> str:
         times = ", ".join(f"{self.shares[size]:.2f} times at {size}" for size in slow)
-        instead = "take fewer exits (record(at=...))"
+        instead = "take fewer exits (record(at=...)), or call the model itself"
         if isinstance(self._trees, LightGBM):
             instead += ", or offramp.trees.early_stop, which stops inside of LightGBM"
         return (
