@@ -38,7 +38,8 @@ PER_LANGUAGE = 65
 BUDGETS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5)
 CHOSEN = 0.25  # of the time of the last library alone
 LENGTHS = (0, 10, 20, 40, 10_000)  # characters
-TIMED = 500  # strings, one by one
+TIMED = 300  # strings, one by one
+CLOCK = time.process_time  # of this process, whatever else the machine does
 
 
 class Strings(NamedTuple):
@@ -163,9 +164,9 @@ def milliseconds(
     best = np.full(len(texts), np.inf)
     for _ in range(turns):
         for number, text in enumerate(texts):
-            start = time.perf_counter()
+            start = CLOCK()
             run([text])
-            best[number] = min(best[number], time.perf_counter() - start)
+            best[number] = min(best[number], CLOCK() - start)
     return 1e3 * float(best.mean())
 
 

@@ -19,7 +19,7 @@ NEEDS = {
 
 def arguments(path):
     """What the example is called with, so that it takes seconds and needs no real data."""
-    quick = path.stem.startswith("story_") or path.stem == "cascade_cifar100"
+    quick = path.stem.startswith("story_") or path.stem in ("cascade_cifar100", "deep_text")
     return ["--quick"] if quick else []
 
 

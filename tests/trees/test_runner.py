@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from offramp import MaxProbability, Policy, trees
+from offramp.advice.auto import full_network
 from offramp.answers import GeometricEnsemble
 from offramp.errors import ConfigError, CostWarning, OriginError
 from offramp.policy import Policy as PolicyType
@@ -162,6 +163,16 @@ def test_it_stops_early_where_that_is_quicker(tuned, fitted, data, monkeypatch):
         shares = runner.measure(test_rows_of(test, data))
     assert set(shares.values()) == {0.5}
     assert (runner(test_rows_of(test, data)).rounds < ROUNDS).any()
+
+
+def test_a_policy_without_exits_computes_all_trees_and_is_not_timed(fitted, data):
+    rows, labels = (part[TRAIN:] for part in data["ten"])
+    ledger = trees.record(fitted("lightgbm"), (rows, labels), "all", at=AT)
+    held_out, val, _ = ledger.partition()
+    policy = full_network(held_out, val)
+    runner = trees.TreeRunner(fitted("lightgbm"), policy, rows[:5])
+    assert runner.shares == {}
+    assert (runner(rows).predictions == fitted("lightgbm").predict(rows)).all()
 
 
 def test_the_nearest_batch_size_that_was_timed_decides(tuned, fitted, data, monkeypatch):

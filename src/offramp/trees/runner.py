@@ -74,7 +74,8 @@ class TreeRunner:
         needed = [m for m, needs in enumerate(self._decider.needs_head) if needs]
         starts = [0, *(stops[exit_index] for exit_index in needed)]
         self._steps = [(m, start, stops[m]) for m, start in zip(needed, starts, strict=False)]
-        self._known = [(np.inf, True)]  # up to so many rows: whether stopping early is quicker
+        # Up to so many rows: whether stopping early is quicker; never where nothing can stop.
+        self._known = [(np.inf, len(needed) > 1)]
         self._whole = np.array([trees.rounds])
         self.shares: dict[int, float] = {}
         if rows is not None:
@@ -108,9 +109,11 @@ class TreeRunner:
             clock: As for the class.
 
         Returns:
-            `shares`.
+            `shares`; none where the policy stops nowhere before the last trees.
         """
         check.at_least("rows", len(rows), 1)
+        if len(self._steps) == 1:
+            return self.shares  # there is one way only
         watch = Stopwatch(clock)
         for size in sorted({min(size, len(rows)) for size in SIZES}):
             early = self._one if size == 1 else self._many
