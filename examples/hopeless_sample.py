@@ -60,7 +60,7 @@ figure = Figure(figsize=(11, 3.6), layout="constrained")
 easy_axes, hard_axes, metric_axes = figure.subplots(1, 3)
 draw_sample(easy_axes, easy, "An easy sample: every exit is right")
 draw_sample(hard_axes, hard, "A hopeless sample: no exit is right")
-print("| half of the compute | accuracy | EEFP | mean cost, hopeless samples | mean cost, others |")
+print("| half of the compute | accuracy | EEFP | cost, hopeless samples | cost, others |")
 print("|---|---:|---:|---:|---:|")
 for label, (replay, _, colour, line) in looks.items():
     scores = eefp(replay.scores[:, :-1], replay.stop_targets[:, :-1])
