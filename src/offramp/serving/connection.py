@@ -2,11 +2,14 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from offramp.serving.metrics import RequestMetrics
+# A worker imports this before it has said where its metrics are, which prometheus_client reads
+# when it is imported.
+if TYPE_CHECKING:
+    from offramp.serving.metrics import RequestMetrics
 
 try:
     import resource
@@ -26,7 +29,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
 
     header_timeout = 10.0  # seconds
     most = 10_000  # connections
-    metrics: ClassVar[RequestMetrics | None] = None  # counts heads that are no requests
+    metrics: "ClassVar[RequestMetrics | None]" = None  # counts heads that are no requests
 
     def __init__(self, *parts: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(*parts, **named)
@@ -87,7 +90,9 @@ class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
             self.transport.close()
 
 
-def connections(header_timeout: float, metrics: RequestMetrics | None = None) -> type[Connection]:
+def connections(
+    header_timeout: float, metrics: "RequestMetrics | None" = None
+) -> type[Connection]:
     """Connections for `uvicorn.Config(http=...)`, as many as the files of this process allow."""
     if resource is not None:
         with suppress(ValueError, OSError):  # as many as an administrator allows
