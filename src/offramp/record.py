@@ -37,7 +37,14 @@ DTYPES = ("float16", "float32")
 class Recordable(Protocol):
     """What records itself: a `Cascade`."""
 
-    def record(self, data: Any, split: str | None, batch_size: int) -> Ledger:  # noqa: ANN401
+    def record(
+        self,
+        data: Any,  # noqa: ANN401
+        split: str | None,
+        batch_size: int,
+        *,
+        progress: bool | Progress,
+    ) -> Ledger:
         """Call it on all data, and keep its answers."""
 
 
@@ -60,10 +67,10 @@ def record(  # noqa: PLR0913 - all but the first three by name
     returns the whole ledger, the same as one process alone would.
 
     Args:
-        network: An `EarlyExitNetwork`; a `Cascade`, of whose settings only `batch_size` counts; or
-            any module that returns a list of M logits `[n, K]`, or a tensor `[n, M, K]`, with
-            `costs` given. A wrapper that exits early by default and runs all exits with
-            `mode="training"`, such as earlyon's, is called with that.
+        network: An `EarlyExitNetwork`; a `Cascade`, for which only `batch_size` and `progress`
+            count; or any module that returns a list of M logits `[n, K]`, or a tensor
+            `[n, M, K]`, with `costs` given. A wrapper that exits early by default and runs all
+            exits with `mode="training"`, such as earlyon's, is called with that.
         data: A data set of `(inputs, label)`, or a `DataLoader` of one, whose workers then read
             it. Its `sample_ids` and `class_names` are kept in the ledger if it has them.
         split: `train`, `held_out`, `val`, `test` or `all`; the data's own by default.
@@ -102,7 +109,7 @@ def record(  # noqa: PLR0913 - all but the first three by name
     # A cascade, which needs no torch.
     check.instance("network", network, Recordable, "a module of torch, or a Cascade")
     cascade: Any = network
-    found: Ledger = cascade.record(data, split, batch_size)
+    found: Ledger = cascade.record(data, split, batch_size, progress=progress)
     return found
 
 

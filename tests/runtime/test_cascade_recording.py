@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+import offramp
 from offramp import Cascade
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
 from offramp.progress import Progress
@@ -148,6 +149,9 @@ def test_progress_counts_responses(tmp_path):
     shown = Kept()
     cascade_of().record(labelled(10), "val", path=tmp_path / "calls", progress=shown)
     assert (shown.done, shown.total) == (20, 20)
+    front = Kept()
+    offramp.record(cascade_of(), labelled(5), "val", progress=front)
+    assert (front.done, front.total) == (10, 10)
     again = Kept()
     cascade_of().record(labelled(12), "val", path=tmp_path / "calls", progress=again)
     assert (again.done, again.total) == (24, 24)
