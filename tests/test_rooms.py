@@ -40,7 +40,7 @@ CORE = [
 NETWORK = ["data", "networks", "training"]
 MEETING = [
     *("record", "zoo", "runtime", "onnx", "timing", "serving", "report"),
-    *("demo", "cli", "__main__"),
+    *("demo", "speed_up", "cli", "__main__"),
 ]
 ROOMS = [*ROOT_ROOMS, *CORE, *NETWORK, *MEETING]
 
@@ -136,7 +136,7 @@ def test_settings_of_training_need_no_torch():
 PUBLIC = """
 Ledger Costs Policy Method Answer Scorer Corrector MaxProbability TemperatureScaling Guarantee
 evaluate compare auto advise certify attach build train TrainConfig record Runner OnnxRunner export
-profile OfframpError Cascade
+profile quick OfframpError Cascade
 answers data evaluation made metrics networks runtime scorers synthetic targets testing
 thresholds training trees zoo
 """

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from offramp.record import record
     from offramp.runtime import Cascade, Runner
     from offramp.scorers import Corrector, MaxProbability, Scorer
+    from offramp.speed_up import quick
     from offramp.timing.profile import profile
     from offramp.training.config import TrainConfig
     from offramp.training.train import train
@@ -85,6 +86,7 @@ __all__ = [
     "metrics",
     "networks",
     "profile",
+    "quick",
     "record",
     "runtime",
     "scorers",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from offramp import check
 from offramp.errors import BudgetError, ConfigError, FileFormatError
@@ -27,6 +27,8 @@ class Plan(Mapping[float, Policy]):
         methods: By budget, the name of the method that was chosen.
         why: By budget, a sentence; empty where there was nothing to choose.
         accuracies: By method and budget, cross-validated on held_out and val; likewise.
+        best: What is best where accuracy is to be kept, in words: exits, an exit alone, or the
+            network without exits.
     """
 
     policies: dict[float, Policy]
@@ -34,6 +36,11 @@ class Plan(Mapping[float, Policy]):
     methods: dict[float, str]
     why: dict[float, str] = field(default_factory=dict)
     accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
+    best: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{budget:.0%}: {text}" for budget, text in self.why.items()]
+        return "\n".join([self.best, *lines] if self.best else lines)
 
     def __getitem__(self, budget: float) -> Policy:
         """The policy for one of the budgets that were asked for."""
@@ -47,6 +54,13 @@ class Plan(Mapping[float, Policy]):
 
     def __len__(self) -> int:
         return len(self.policies)
+
+    @property
+    def distinct_points(self) -> list[Policy]:
+        """The policies of all budgets, each operating point once."""
+        return list(
+            {(policy.points, policy.selected): policy for policy in self.values()}.values()
+        )
 
     @property
     def distinct(self) -> list[Policy]:
@@ -91,6 +105,7 @@ class Plan(Mapping[float, Policy]):
             "exits": self.exits,
             "methods": list(self.methods.values()),
             "why": list(self.why.values()),
+            "best": self.best,
             "accuracies": {name: list(found.values()) for name, found in self.accuracies.items()},
         }
         write_description(folder, "plan", VERSION, meta)
@@ -122,6 +137,7 @@ class Plan(Mapping[float, Policy]):
                     name: dict(zip(budgets, found, strict=True))
                     for name, found in meta["accuracies"].items()
                 },
+                meta.get("best", ""),
             )
         except (ValueError, BudgetError) as error:  # parts of different lengths, no such point
             raise FileFormatError(f"{where}: {error}") from None
@@ -137,6 +153,7 @@ class _PlanFile(TypedDict):
     methods: list[str]
     why: list[str]
     accuracies: dict[str, list[float]]
+    best: NotRequired[str]  # of a plan that says what is best
 
 
 def check_shares(budgets: Sequence[float]) -> None:

@@ -61,7 +61,8 @@ class Advice:
 
     def __str__(self) -> str:
         columns = [self.words.of(column) for column in COLUMNS]
-        return "\n".join([self.text, *self.notes, "", text_table([columns, *self.rows()])])
+        best = [self.plan.best] if self.plan.best else []
+        return "\n".join([*best, self.text, *self.notes, "", text_table([columns, *self.rows()])])
 
     def rows(self) -> list[list[str]]:
         """The figures as texts, a row per budget, under `COLUMNS`."""

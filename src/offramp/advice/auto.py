@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offramp.advice import subchains
+from offramp.advice.best import best_ways, in_words
 from offramp.advice.rating import (
     CrossFit,
     Hits,
@@ -148,7 +149,7 @@ class Auto(Method):
         if held_out.unit == "seconds":
             full = full_network(held_out, val)
             plans = [_where_exits_pay(plan, full, val) for plan in plans]
-        return plans
+        return [_with_best(plan, val) for plan in plans]
 
 
 AUTO = Auto()
@@ -361,6 +362,13 @@ def _why_chosen(
 def _words(method: Method) -> str:
     """The method's label, with its thresholds unless the label has them."""
     return method.label if ":" in method.name else f"{method.label}, {method.thresholds}"
+
+
+def _with_best(plan: Plan, val: Ledger) -> Plan:
+    """The plan with a sentence on what is best: exits, an exit alone, or none."""
+    if not val.has_labels:
+        return plan
+    return replace(plan, best=in_words(best_ways(plan, val), val.unit))
 
 
 def _where_exits_pay(plan: Plan, full: Policy, val: Ledger) -> Plan:

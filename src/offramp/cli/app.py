@@ -24,6 +24,7 @@ from offramp.cli.export_serve import export_command, serve_command
 from offramp.cli.fit import auto_command, certify_command, fit_command
 from offramp.cli.inspect_report import inspect_command, report_command
 from offramp.cli.predict_bench import bench_command, predict_command, profile_command
+from offramp.cli.quick import quick_command
 from offramp.cli.record import chain_command, record_command
 from offramp.cli.settings import with_options
 from offramp.cli.train import train_command
@@ -76,7 +77,7 @@ for command in (
     methods_command,
     *(train_command, chain_command, record_command, export_command, serve_command),
     predict_command,
-    *(profile_command, bench_command, trees_command),
+    *(quick_command, profile_command, bench_command, trees_command),
     *(report_command, demo_command, doctor_command),
 ):
     name = command.__name__.removesuffix("_command")

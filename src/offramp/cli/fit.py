@@ -168,6 +168,8 @@ def _fitted(
             policy.fit_confidence(policy.view(splits["held_out"]))
     if budget is not None and not plan.why and policy.points.unspent(budget):
         note(f"{method.label}{policy.points.unspent(budget)}")
+    if plan.best:
+        out.print(plan.best)
     if plan.why:
         out.print(f"{plan.why[wanted]}; exits {list(policy.exits)}")
     return policy

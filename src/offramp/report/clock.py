@@ -126,13 +126,23 @@ def bench_section(folder: str | Path) -> Section:
     Raises:
         FileFormatError: The rows are damaged.
     """
-    from offramp.timing.results import BenchRow
-
     folder = Path(folder)
-    file, figure = folder / "bench.json", folder / "bench.svg"
-    rows: list[BenchRow] = restore(list[BenchRow], read_sealed(file).get("rows"), str(file))
+    rows, figure = read_bench(folder), folder / "bench.svg"
     figures = [figure] if figure.is_file() else []
     return Section(folder.resolve().name, tables=[bench_table(rows)], figures=figures)
+
+
+def read_bench(folder: str | Path) -> "list[BenchRow]":
+    """The rows that `write_bench` wrote.
+
+    Raises:
+        FileFormatError: They are damaged.
+    """
+    from offramp.timing.results import BenchRow
+
+    file = Path(folder) / "bench.json"
+    rows: list[BenchRow] = restore(list[BenchRow], read_sealed(file).get("rows"), str(file))
+    return rows
 
 
 def write_bench(rows: "Sequence[BenchRow]", folder: str | Path) -> tuple[list[Path], str | None]:
