@@ -490,3 +490,29 @@ def test_the_papers_networks_decide_alike_in_onnx(name, tmp_path):
     scores = replay(policy.answer, policy.scorer, ledger).scores
     unsure = near_threshold(scores, policy.thresholds)
     agreement(runner(images), Runner(network, policy)(images), unsure)
+
+
+def tokenizer(texts, padding, truncation, return_tensors, max_length):
+    """As those of transformers: words become ids, with padding and a mask."""
+    ids = [[3 + len(word) for word in text.split()][:max_length] for text in texts]
+    longest = max(map(len, ids))
+    padded = [row + [1] * (longest - len(row)) for row in ids]
+    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in ids]
+    return {"input_ids": np.array(padded), "attention_mask": np.array(mask)}
+
+
+def test_runners_with_a_tokenizer_take_texts(exported):
+    made = exported("text")
+    texts = ["a short one", "and one that is a little longer"]
+    batch = tokenizer(texts, True, True, "np", 99)
+    runners = [
+        offramp.Runner(made.world.network, made.world.policy, tokenizer=tokenizer),
+        OnnxRunner(made.folder, tokenizer=tokenizer),
+    ]
+    for runner in runners:
+        wanted = np.asarray(runner(batch).logits)
+        assert np.allclose(np.asarray(runner(texts).logits), wanted)
+        alone = runner(tokenizer(texts[1:], True, True, "np", 99)).logits
+        assert np.allclose(np.asarray(runner(texts[1]).logits), np.asarray(alone))
+    with pytest.raises(NetworkError, match=r"texts need a tokenizer: Runner\(\.\.\., tokenizer="):
+        OnnxRunner(made.folder)(texts)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from offramp.networks.state import State, leaf_at, map_leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Tokenizer: TypeAlias = Callable[..., Mapping[str, Any]]
+"""As those of `transformers`: called with a list of texts, it returns a batch."""
 
 KEPT = "images"  # in a state that keeps its images
 
@@ -329,6 +332,26 @@ def inputs_like(example: Any) -> Inputs:  # noqa: ANN401
     if example.ndim == 4 and example.shape[1] == 3 and str(example.dtype) == "torch.float32":
         return ImageInput(example.shape[2], example.shape[3], fixed=False)
     return TensorInput(tuple(example.shape[1:]), str(example.dtype).removeprefix("torch."))
+
+
+def tokenized(x: Any, tokenizer: Tokenizer | None, inputs: Inputs) -> Any:  # noqa: ANN401
+    """Texts as a tokenizer of `transformers` makes a batch of them; anything else as it is.
+
+    Example:
+        >>> def tokenizer(texts, **options):
+        ...     return {"input_ids": np.array([[len(text)] for text in texts])}
+        >>> tokenized(["one", "three"], tokenizer, TextInput(8, 100))["input_ids"].tolist()
+        [[3], [5]]
+    """
+    texts = [x] if isinstance(x, str) else x
+    is_text = isinstance(texts, list | tuple) and texts and isinstance(texts[0], str)
+    if not is_text:
+        return x
+    if tokenizer is None:
+        raise NetworkError("texts need a tokenizer: Runner(..., tokenizer=tokenizer)")
+    options = {"padding": True, "truncation": True, "return_tensors": "np"}
+    longest = {"max_length": inputs.max_length} if isinstance(inputs, TextInput) else {}
+    return dict(tokenizer(list(texts), **options, **longest))
 
 
 def as_batch(x: Any) -> Any:  # noqa: ANN401

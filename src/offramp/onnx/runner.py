@@ -15,7 +15,7 @@ from offramp.errors import ConfigError, FileFormatError
 from offramp.files import StoredFile
 from offramp.imports import require
 from offramp.machine import physical_cores
-from offramp.networks.inputs import Inputs, TextInput, check_numbers
+from offramp.networks.inputs import Inputs, TextInput, Tokenizer, check_numbers, tokenized
 from offramp.networks.state import leaf_at
 from offramp.onnx.manifest import SO_FAR, GraphFile, Manifest, Segment, names
 from offramp.runtime.engine import StagedRunner, holds_tensors
@@ -40,6 +40,7 @@ class OnnxRunner(StagedRunner):
         false_alarm_rate: Probability of a false drift alarm in `stats`, over the whole stream.
         hold_budget: As for `Runner`; only points whose exits are in the export are used, so
             export with `points="all"`.
+        tokenizer: Makes batches of texts, as for `Runner`.
         clock: Seconds, for deadlines.
 
     Attributes:
@@ -60,6 +61,7 @@ class OnnxRunner(StagedRunner):
         *,
         false_alarm_rate: float = 0.01,
         hold_budget: bool | int = False,
+        tokenizer: Tokenizer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if threads is not None:
@@ -67,7 +69,7 @@ class OnnxRunner(StagedRunner):
         self.manifest = manifest = Manifest.read(folder)
         self.policy = policy = manifest.load_policy(folder)
         self.threads = threads or physical_cores()
-        self._folder = Path(folder)
+        self._folder, self._tokenizer = Path(folder), tokenizer
         thresholds = policy.points.thresholds
         points = PreparedPoints(
             policy,
@@ -156,7 +158,7 @@ class OnnxRunner(StagedRunner):
     def _begin(self, x: Any) -> dict[str, Array]:  # noqa: ANN401
         """The arrays that the first graph takes, by name."""
         inputs, first = self.manifest.inputs, self.manifest.segments[0]
-        state = inputs.begin(x, counted=True)
+        state = inputs.begin(tokenized(x, self._tokenizer, inputs), counted=True)
         leaves = [_to_numpy(leaf_at(state, path)) for path in first.state]
         return dict(zip(self._first_names, leaves, strict=True))
 

@@ -15,7 +15,7 @@ from offramp.arrays import AnyArray, Array, as_numpy, as_tensor, is_tensor
 from offramp.decide import Decider
 from offramp.errors import GuaranteeWarning, NetworkError, OriginError, OriginWarning
 from offramp.machine import AutoPrecision, Precision, autocast, device_for, to_precision
-from offramp.networks.inputs import Inputs, as_batch
+from offramp.networks.inputs import Inputs, Tokenizer, as_batch, tokenized
 from offramp.networks.network import EarlyExitNetwork, check_has_exits
 from offramp.networks.state import State, batch_size, map_leaves
 from offramp.policy import Policy
@@ -59,6 +59,8 @@ class Runner(StagedRunner):
         hold_budget: Move along the policy's operating points when inputs become harder or
             easier, so that the mean cost over a window of 2,000 samples, or of as many as are
             given here, stays at the budget.
+        tokenizer: Makes batches of texts, so that the runner takes a list of them: a tokenizer of
+            `transformers`.
         clock: Seconds, for deadlines.
 
     Raises:
@@ -90,6 +92,7 @@ class Runner(StagedRunner):
         compile: bool | str = "fold",
         false_alarm_rate: float = 0.01,
         hold_budget: bool | int = False,
+        tokenizer: Tokenizer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         network = network_of(policy, network)
@@ -111,7 +114,7 @@ class Runner(StagedRunner):
                 stacklevel=2,
             )
         self.network = network.to(self.device).eval()
-        self._policy = policy
+        self._policy, self._tokenizer = policy, tokenizer
         self._modules = (network, *network.stages, *network.heads)
         on_cpu = self.device.type == "cpu"
         self._channels_last = on_cpu if channels_last is None else channels_last
@@ -178,7 +181,8 @@ class Runner(StagedRunner):
                 leaf = leaf.contiguous(memory_format=torch.channels_last)
             return leaf
 
-        state: State = map_leaves(place, self.network.inputs.begin(as_batch(x), counted=True))
+        x = as_batch(tokenized(x, self._tokenizer, self.inputs))
+        state: State = map_leaves(place, self.network.inputs.begin(x, counted=True))
         return state
 
     def _mode(self) -> AbstractContextManager[Any]:
