@@ -22,10 +22,10 @@ from offramp.plan import Plan
 from offramp.policy import Policy
 from offramp.record import record
 from offramp.report.clock import read_bench, write_bench
-from offramp.timing.bench import WITHOUT, bench
+from offramp.timing.bench import bench
 from offramp.timing.config import CLOCKS, BenchConfig, Clock
 from offramp.timing.profile import profile
-from offramp.timing.results import BenchRow, Profile
+from offramp.timing.results import WITHOUT, BenchRow, Profile
 from offramp.training.batches import Samples
 from offramp.training.config import TrainConfig
 from offramp.training.train import train

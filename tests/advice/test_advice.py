@@ -493,7 +493,7 @@ def test_the_command_gives_a_verdict_and_saves_policies(ledgers, tmp_path):
     assert result.exit_code == 0, result.output
     assert "Early exits are worth it" in result.output
     assert "over the mix" in result.output
-    found = json.loads(CliRunner().invoke(app, ["--json", *call]).output)
+    found = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
     (row,) = found["budgets"]
     assert found["verdict"] == "exits"
     assert row["over_mix"]["low"] > 0
