@@ -1,5 +1,7 @@
 """`quick` goes from a trained network to a measured speed-up, and does nothing twice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 
 import offramp
 from offramp import speed_up
+from offramp.advice.auto import full_network
 from offramp.cli.app import app
 from offramp.errors import ConfigError
 from offramp.speed_up import QuickConfig, chosen_policy, quick
@@ -91,6 +94,16 @@ def test_the_cheapest_policy_that_keeps_the_accuracy_is_chosen(made):
         ]
         costs = [policy.points.budgets[policy.selected] for policy in kept]
         assert not kept or chosen.points.budgets[chosen.selected] == np.min(costs)
+
+
+def test_the_network_without_exits_for_a_small_budget_is_not_the_cheapest():
+    splits = offramp.synthetic.ledgers(seed=0, samples=500, exits=4)
+    held_out, val = splits["held_out"], splits["val"]
+    plan = offramp.auto(held_out, val, [0.6, 0.8], ["baseline:smooth"])
+    full = full_network(held_out, val)
+    plan = replace(plan, policies={0.1: full, **plan.policies})
+    assert chosen_policy(plan, 0.02) is not full
+    assert chosen_policy(replace(plan, policies={0.1: full}), 0.02) is full
 
 
 def test_missing_splits_and_data_are_named(made, tmp_path):

@@ -195,13 +195,17 @@ def quick(
 
 
 def chosen_policy(plan: Plan, max_drop: float) -> Policy:
-    """The policy for the smallest budget that loses no more than that on val; else the dearest."""
-    for budget in sorted(plan):
-        policy = plan[budget]
-        points, index = policy.points, policy.selected
-        if index is not None and points.accuracies[index] >= points.full_accuracy - max_drop:
-            return policy
-    return plan[max(plan)]
+    """The cheapest policy that loses no more than that on val; else that of the largest budget.
+
+    The plan has the network without exits for budgets that no exit can keep: it is no cheap one.
+    """
+    points = [(policy, policy.points, policy.selected or 0) for policy in plan.values()]
+    kept = [
+        (float(each.budgets[index]), number)
+        for number, (_, each, index) in enumerate(points)
+        if each.accuracies[index] >= each.full_accuracy - max_drop
+    ]
+    return points[min(kept)[1]][0] if kept else plan[max(plan)]
 
 
 def _some(data: Any, count: int) -> tuple[Any, torch.Tensor]:  # noqa: ANN401
