@@ -122,6 +122,7 @@ def logits_of(heads: list[Pipeline], found: Array) -> Array:
     return (np.stack(odds, 1)[..., None] * np.array([-0.5, 0.5])).astype(np.float32)
 
 
+@torch.no_grad()
 def main() -> None:
     """Train exits, choose policies, and run them on the clock."""
     parser = argparse.ArgumentParser(
@@ -131,7 +132,6 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=2000, help="sentences of each split")
     parser.add_argument("--folder", type=Path, default=Path("runs/smollm2"))
     given = parser.parse_args()
-    torch.set_grad_enabled(False)
     model, splits = made_up() if given.quick else real(given.most)
     found = {name: cached(given.folder, name, model, each) for name, each in splits.items()}
     exits = found["train"].shape[1]
