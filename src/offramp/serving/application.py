@@ -5,10 +5,12 @@ servers import this module: starlette is optional. `middleware` has limits, keys
 """
 
 import ipaddress
+import json
 import logging
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from offramp import __version__
 from offramp.errors import OfframpError
 from offramp.runtime.engine import StagedRunner
 from offramp.serving.batches import Batcher, Room
@@ -35,8 +38,7 @@ from offramp.serving.middleware import (
     same_text,
 )
 from offramp.serving.model import Model
-from offramp.serving.openapi import PAGE, described
-from offramp.serving.requests import Picture, Query, ReadItem, decoded
+from offramp.serving.requests import JSON, Parser, Picture, Query, ReadItem, decoded
 from offramp.serving.responses import (
     Reply,
     Responder,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from offramp.runtime.cascade import Cascade
 
 OPEN = ("/docs", "/openapi.json", "/admin/budget", "/admin/reload")  # these need no key
+PAGES = Path(__file__).parent / "pages"
 SHOW_EVERY = 1.0  # seconds between two updates of the gauges
 log = logging.getLogger("offramp.serving")
 
@@ -87,13 +90,14 @@ class Service:
             *(Route(path, self._health, methods=["GET"]) for path in HEALTH),
         ]
         if self._alone:
+            page = (PAGES / "docs.html").read_text(encoding="utf-8")
             routes += [
                 Route("/info", self._info, methods=["GET"]),
                 Route("/metrics", self._metrics_page, methods=["GET"]),
                 Route("/admin/budget", self._change_budget, methods=["PUT"]),
                 Route("/admin/reload", self._reload, methods=["POST"]),
                 Route("/openapi.json", self._openapi, methods=["GET"]),
-                Route("/docs", lambda _: HTMLResponse(PAGE), methods=["GET"]),
+                Route("/docs", lambda _: HTMLResponse(page), methods=["GET"]),
             ]
         keys = [self._api_key] if self._api_key else []
         before = guards(
@@ -247,6 +251,20 @@ def app(
     else:
         served = Served(cascade_responder(model, policy, read_item))
     return Service(served, config).app()
+
+
+def described(parser: Parser) -> dict[str, Any]:
+    """The routes of a service that takes these requests, as an OpenAPI document."""
+    document: dict[str, Any] = json.loads((PAGES / "openapi.json").read_text(encoding="utf-8"))
+    (body,), components = msgspec.json.schema_components(
+        [parser.body], ref_template="#/components/schemas/{name}"
+    )
+    content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in parser.types}
+    content[JSON] = {"schema": body}
+    document["info"]["version"] = __version__
+    document["paths"]["/predict"]["post"]["requestBody"]["content"] = content
+    document["components"]["schemas"] = components
+    return document
 
 
 def _as_json(_: Request, error: Exception) -> Response:
