@@ -32,7 +32,7 @@ pytest.importorskip("ray")
 
 BATCH = 8
 MAX_BYTES = 40_000
-PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ray.md"
 
 
 @pytest.fixture(scope="module")
