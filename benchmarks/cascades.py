@@ -83,6 +83,11 @@ def models_mixed(held_out: Ledger, val: Ledger, test: Ledger) -> list[Found]:
     return [(mix.accuracy, mix.cost) for mix in (mix_at(fixed, accuracies, b) for b in BUDGETS)]
 
 
+def last_model(held_out: Ledger, val: Ledger, test: Ledger) -> list[Found]:
+    """The last model alone, whatever the budget."""
+    return [(test.heads_correct[:, -1].mean(), 1.0)] * len(BUDGETS)
+
+
 def forty_lines(most: int) -> Callable[[Ledger, Ledger, Ledger], list[Found]]:
     """Sub-chains of at most so many models, with scikit-learn."""
 
@@ -155,6 +160,7 @@ RULES = {
     "one model": forty_lines(1),
     "pairs, mixed": pairs_mixed,
     "models, mixed": models_mixed,
+    "last model": last_model,
 }
 
 
@@ -166,10 +172,8 @@ def cascades() -> Iterator[str]:
 
 def show(title: str, found: dict[str, np.ndarray]) -> None:
     """One table: by rule, `[R, 3, 2]`."""
-    print(
-        f"\n{title}\n{'':20}"
-        + "".join(f"{f'{b:.0%}':>9}{'spent':>7}{'auto gains':>24}" for b in BUDGETS)
-    )
+    heads = [f"{budget:.0%} | spent | auto gains" for budget in BUDGETS]
+    print(f"\n**{title}**\n\n| | {' | '.join(heads)} |\n|---|{'---:|' * 3 * len(heads)}")
     for name, values in found.items():
         cells = []
         for place in range(len(BUDGETS)):
@@ -177,8 +181,8 @@ def show(title: str, found: dict[str, np.ndarray]) -> None:
             gaps = 100 * (found["auto"] - values)[:, place, 0]
             low, high = np.quantile(gaps, [0.025, 0.975])
             gain = "" if name == "auto" else f"{gaps.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
-            cells.append(f"{100 * accuracy:9.2f}{100 * cost:6.1f}%{gain:>24}")
-        print(f"{name:20}" + "".join(cells))
+            cells.append(f"{100 * accuracy:.2f} | {100 * cost:.1f}% | {gain}")
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -196,8 +200,8 @@ def main() -> None:
         every[name] = {
             rule: np.array([RULES[rule](*each) for each in splits]) for rule in options.rules
         }
-        taken = time.perf_counter() - start
-        show(f"{name}, {len(ledger):,} questions ({taken:.0f} s)", every[name])
+        show(f"{name}, {len(ledger):,} questions", every[name])
+        print(f"\n{time.perf_counter() - start:.0f} s", flush=True)
     mean = {
         rule: np.mean([each[rule] for each in every.values()], axis=0) for rule in options.rules
     }
