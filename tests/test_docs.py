@@ -1,5 +1,6 @@
 """Every Python block in the docs runs, and what a page names is there: files, commands, extras."""
 
+import doctest
 import functools
 import re
 import shlex
@@ -43,6 +44,28 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
 @pytest.mark.cluster
 def test_python_blocks_run_on_a_cluster(cluster, tmp_path, monkeypatch, capsys):
     run_blocks(CLUSTERS, tmp_path, monkeypatch)
+
+
+def test_the_readme_shows_what_its_python_prints(tmp_path, monkeypatch, capsys):
+    code, shown = re.search(
+        r"```python\n(.*?)```\s+```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    ).groups()
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "docs"})
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    printed = capsys.readouterr().out
+    assert doctest.OutputChecker().check_output(shown, printed, options), printed
+
+
+def words(page):
+    """The words of a page as it is read: no comments, link targets, rules or pipes of tables."""
+    text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]+\)", "]", text)
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+def test_the_readme_takes_a_minute():
+    assert words(ROOT / "README.md") <= 700
 
 
 @pytest.mark.parametrize("page", MORE_PAGES, ids=name)

@@ -41,6 +41,15 @@ def test_no_page_is_older_than_its_figures():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_to_expect_is_what_the_figures_say():
+    printed = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "expect.py"], capture_output=True, text=True
+    ).stdout
+    kept = json.loads((ROOT / "docs" / "figures" / "expect.json").read_text())["tables"]
+    for name, table in figures.tables_in(printed).items():
+        assert table["rows"] == kept[name]["rows"], "measure docs/figures/expect.json again"
+
+
 def test_every_figure_says_what_wrote_it_when_and_where():
     for path in [*ROOT.glob("docs/figures/*.json"), *ROOT.glob("paper/figures/*.json")]:
         about = json.loads(path.read_text())

@@ -1,13 +1,15 @@
-"""Early-exit neural networks: decide when to stop, for a compute budget.
+"""Decide, input by input, when a model has computed enough.
 
-Networks: `attach` puts exits on any backbone, `build` makes the paper's; `count_macs` says what
-each exit costs; `data.load` gives the four splits, `train` trains, `record` makes a ledger.
+Decisions: a `Ledger` holds the outputs of every exit. `auto` chooses a `Policy` for a budget, or a
+`Policy` of a scorer and an answer is fitted on held_out and tuned on val. `evaluate` measures it
+on test, `compare` does so for many methods, `advise` says whether stopping early is worth it, and
+`certify` gives a `Guarantee`.
 
-Decisions: a `Ledger` of per-exit logits -> `Policy(scorer, answer)`, fitted on held_out and tuned
-on val -> `evaluate` on test. `compare` does it for many methods. `Runner` puts a policy to work.
-`trees` does all this for boosted trees.
-`made` knows what a script has made before, and `testing` checks answers, scorers and threshold
-methods of your own.
+Models: `attach` puts exits on a backbone and `build` makes the paper's networks; `data.load` gives
+the splits, `train` trains, and `record` makes ledgers. `Runner`, `OnnxRunner` and `Cascade` run
+policies, `trees` does so for boosted trees, `profile` takes times and `export` writes ONNX.
+`zoo` has a trained network, `synthetic` made-up ledgers, `testing` checks for scorers, answers and
+threshold methods of your own, and `made` does each step of a script once.
 """
 
 from typing import TYPE_CHECKING
