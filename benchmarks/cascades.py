@@ -164,25 +164,33 @@ RULES = {
 }
 
 
+SHOWN = {"forty lines", "last model"}  # rivals that are shown for each cascade
+
+
 def cascades() -> Iterator[str]:
     """Names of the cascades in the folder."""
     folder = Path(os.environ.get("OFFRAMP_DATA", "data")) / "traces"
     yield from sorted({path.stem.rpartition("_")[0] for path in folder.glob("cascade_*.npz")})
 
 
-def show(title: str, found: dict[str, np.ndarray]) -> None:
-    """One table: by rule, `[R, 3, 2]`."""
-    heads = [f"{budget:.0%} | spent | auto gains" for budget in BUDGETS]
-    print(f"\n**{title}**\n\n| | {' | '.join(heads)} |\n|---|{'---:|' * 3 * len(heads)}")
-    for name, values in found.items():
-        cells = []
-        for place in range(len(BUDGETS)):
-            accuracy, cost = values[:, place].mean(axis=0)
-            gaps = 100 * (found["auto"] - values)[:, place, 0]
-            low, high = np.quantile(gaps, [0.025, 0.975])
-            gain = "" if name == "auto" else f"{gaps.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
-            cells.append(f"{100 * accuracy:.2f} | {100 * cost:.1f}% | {gain}")
+def show(title: str, columns: list[str], rows: dict[str, list[str]]) -> None:
+    """Print one table."""
+    print(f"\n**{title}**\n\n| | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
+    for name, cells in rows.items():
         print(f"| {name} | {' | '.join(cells)} |")
+
+
+def accuracies(values: np.ndarray) -> str:
+    """The mean accuracy at each budget, of `[R, 3, 2]`."""
+    return " ".join(f"{100 * accuracy:.2f}" for accuracy in values[..., 0].mean(axis=0))
+
+
+def gains(found: dict[str, np.ndarray], rule: str) -> list[str]:
+    """What `auto` gains over a rule at each budget: the mean, and 95 % of the resplits."""
+    gaps = 100 * (found["auto"] - found[rule])[..., 0]
+    lows, highs = np.quantile(gaps, [0.025, 0.975], axis=0)
+    means = zip(gaps.mean(axis=0), lows, highs, strict=True)
+    return [f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" for mean, low, high in means]
 
 
 def main() -> None:
@@ -200,12 +208,22 @@ def main() -> None:
         every[name] = {
             rule: np.array([RULES[rule](*each) for each in splits]) for rule in options.rules
         }
-        show(f"{name}, {len(ledger):,} questions", every[name])
-        print(f"\n{time.perf_counter() - start:.0f} s", flush=True)
+        print(
+            f"{name}, {len(ledger):,} questions: {time.perf_counter() - start:.0f} s", flush=True
+        )
     mean = {
         rule: np.mean([each[rule] for each in every.values()], axis=0) for rule in options.rules
     }
-    show(f"mean of {len(every)}", mean)
+    rivals = [rule for rule in options.rules if rule != "auto"]
+    by_cascade = {r: [accuracies(each[r]) for each in every.values()] for r in options.rules}
+    show("Accuracy", list(every), by_cascade)
+    columns = [f"{budget:.0%}" for budget in BUDGETS]
+    spent = {r: [f"{cost:.1%}" for cost in mean[r][..., 1].mean(axis=0)] for r in options.rules}
+    show("Spent", columns, spent)
+    show("Gains of auto on average", columns, {r: gains(mean, r) for r in rivals})
+    for rival in filter(SHOWN.__contains__, rivals):
+        by_name = {name: gains(each, rival) for name, each in every.items()}
+        show(f"Gains of auto over {rival}", columns, by_name)
 
 
 if __name__ == "__main__":

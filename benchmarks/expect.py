@@ -87,13 +87,12 @@ def margins(found: Rows, data: str) -> list[Setting]:
 
 def cascades() -> list[Setting]:
     """What `auto` spends on cascades of language models, against the last model alone."""
-    tables = json.loads((ROOT / "docs/figures/cascades.json").read_text())["tables"]
-    (mean,) = (table["rows"] for name, table in tables.items() if name.startswith("mean"))
-    by_rule = {row[0]: row[1:] for row in mean}
-    spent, gains = by_rule["auto"][1::3], by_rule["last model"][2::3]
+    place = "docs/figures/cascades.json"
+    spent = {row[0]: row[1:] for row in rows(place, "spent")}
+    gains = {row[0]: row[1:] for row in rows(place, "gains-of-auto-on-average")}
     return [
         Setting(float(share.rstrip("%")) / 100, gain)
-        for share, gain in zip(spent, gains, strict=True)
+        for share, gain in zip(spent["auto"], gains["last model"], strict=True)
     ]
 
 
