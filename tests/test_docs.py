@@ -68,6 +68,11 @@ def test_the_readme_takes_a_minute():
     assert words(ROOT / "README.md") <= 700
 
 
+def test_the_site_is_short():
+    pages = (ROOT / "docs").rglob("*.md")
+    assert sum(words(page) for page in pages if page.name != "cli.md") <= 30_000
+
+
 @pytest.mark.parametrize("page", MORE_PAGES, ids=name)
 def test_local_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
