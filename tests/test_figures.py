@@ -11,9 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools" / "figures.py"
-_spec = importlib.util.spec_from_file_location("figures", TOOL)
-figures = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(figures)
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+figures = script(TOOL)
+expect = script(ROOT / "benchmarks" / "expect.py")
 
 MEASURED = re.compile(r"\d\.\d|\d ?%")
 PLACE = "docs/figures/time.json"
@@ -41,13 +49,36 @@ def test_no_page_is_older_than_its_figures():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_to_expect_is_what_the_figures_say():
-    printed = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "expect.py"], capture_output=True, text=True
-    ).stdout
+def test_what_to_expect_is_what_the_figures_say(capsys):
+    expect.main()
     kept = json.loads((ROOT / "docs" / "figures" / "expect.json").read_text())["tables"]
-    for name, table in figures.tables_in(printed).items():
+    for name, table in figures.tables_in(capsys.readouterr().out).items():
         assert table["rows"] == kept[name]["rows"], "measure docs/figures/expect.json again"
+
+
+def test_what_to_expect_leaves_out_what_may_lose_more_than_a_point():
+    setting, workload = expect.Setting, expect.Workload
+    assert setting(0.5, "-0.16 [-0.74, +0.41]").holds
+    assert not setting(0.5, "+0.20 [-1.10, +1.50]").holds
+    assert not setting(0.5, "+0.8 ± 2.5").holds, "a spread is no interval"
+    unclear = [setting(0.25, "-2.00 [-3.00, -1.00]")]
+    assert workload("a", unclear, "time", "all", "none").row() is None
+    level = [setting(0.8, "+0.00 [-0.20, +0.20]"), setting(0.5, "-0.10 [-0.90, +0.70]")]
+    assert workload("a", [*unclear, *level], "time", "all", "none").row() == [
+        "a", "50% of the time: 2.00 times as fast", "-0.10 [-0.90, +0.70]", "all; none"
+    ]  # fmt: skip
+    assert workload("a", level, "dollars", "all", "none").row()[1] == "50% of the dollars"
+
+
+def test_a_margin_is_read_from_the_rows_of_its_data():
+    rows = [
+        ["**a**, all trees", "", "9", "", "", ""],
+        ["`early_stop`: none certified", "", "", "1.03", "", ""],
+        ["**b**, all trees", "", "9", "", "", ""],
+        ["`early_stop`, margin 3", "+0.00 [+0.00, +0.00]", "3", "**4.00**", "", ""],
+    ]
+    assert expect.margins(rows, "a") == []
+    assert expect.margins(rows, "b") == [expect.Setting(0.25, "+0.00 [+0.00, +0.00]")]
 
 
 def test_every_figure_says_what_wrote_it_when_and_where():
@@ -84,11 +115,11 @@ def test_a_page_says_that_its_figures_are_older_than_the_methods(measured, tmp_p
     assert found.endswith("`. The networks are gone.*")
 
 
-def test_every_file_of_figures_is_shown():
-    shown = "".join(page.read_text() for page in figures.pages())
+def test_every_file_of_figures_is_shown_or_linked():
+    text = "".join(page.read_text() for page in figures.pages())
     for path in [*ROOT.glob("docs/figures/*.json"), *ROOT.glob("paper/figures/*.json")]:
-        for name in json.loads(path.read_text())["tables"]:
-            assert f"<!-- figures {path.relative_to(ROOT)} {name} -->" in shown, (path, name)
+        place = path.relative_to(ROOT)
+        assert f"<!-- figures {place} " in text or f"figures/{path.name})" in text, place
 
 
 def test_a_page_shows_what_a_command_has_printed(measured, tmp_path):
