@@ -20,8 +20,8 @@ import numpy as np
 import offramp
 from offramp import trees
 from offramp.arrays import Array
+from offramp.bounds import certified, upper_bounds
 from offramp.errors import OfframpError
-from offramp.guarantees import certified, upper_bounds
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.trees.margin import MARGINS, stopped_by_margin
 from offramp.trees.record import batches

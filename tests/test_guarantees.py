@@ -14,11 +14,13 @@ from offramp.arrays import softmax
 from offramp.bounds import (
     SPENT,
     betting,
+    certified,
     conformal,
     exact,
     hoeffding_bentkus,
     net_p_value,
     p_value,
+    upper_bounds,
 )
 from offramp.errors import (
     ConfigError,
@@ -28,7 +30,7 @@ from offramp.errors import (
     NotFittedError,
     SplitError,
 )
-from offramp.guarantees import certified, losses_of, upper_bounds
+from offramp.guarantees import losses_of
 from offramp.registry import LOSSES
 from offramp.report.inspect import inspect
 from offramp.synthetic import ledgers

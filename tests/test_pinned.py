@@ -26,9 +26,9 @@ from offramp.answers import (
     TemperatureScaling,
     VectorScaling,
 )
+from offramp.bounds import BOUNDS
 from offramp.costs import Costs
 from offramp.evaluation.references import references
-from offramp.guarantees import BOUNDS
 from offramp.registry import LOSSES
 from offramp.scorers import (
     BreakEven,

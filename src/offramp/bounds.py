@@ -215,6 +215,51 @@ def conformal(losses: AnyArray) -> Floats:
     return np.asarray((values.sum(axis=0) + 1) / (len(values) + 1))
 
 
+BOUNDS: dict[str, Bound] = {
+    "exact": exact,
+    "betting": betting,
+    "hoeffding-bentkus": hoeffding_bentkus,
+}
+
+
+def upper_bounds(
+    losses: AnyArray, level: float | None, bound: str = "exact", signed: bool = False
+) -> Floats:
+    """Upper bounds of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
+
+    The bounds never fall: a policy is certified only if all safer ones are.
+
+    Args:
+        losses: In [0, 1], or in [-1, 1] where they are signed; samples with nan do not count.
+        level: The share of delta that they may use; None for conformal risk control.
+        bound: Name of the bound.
+        signed: Whether less than zero is possible, a gain.
+
+    Example:
+        >>> losses = np.zeros((200, 3))
+        >>> losses[:20, 1] = 1.0  # the policy in the middle is the worst
+        >>> upper_bounds(losses, 0.1).round(4)
+        array([0.0114, 0.1331, 0.1331])
+    """
+    if level is None:
+        # Losses that a safer policy has, too, count for the riskier one: then they never grow
+        # towards the safe end, as conformal risk control needs, and bound the true ones.
+        return conformal(np.maximum.accumulate(as_numpy(losses), axis=1))
+    return np.maximum.accumulate(BOUNDS[bound](losses, level, signed))
+
+
+def certified(bounds: Array, limit: float) -> int:
+    """How many policies, from the safe end, are certified: the last is number count - 1.
+
+    The scan ends before the first failure, and zero means that none is certified.
+
+    Example:
+        >>> certified(np.array([0.01, 0.04, 0.06]), limit=0.05)
+        2
+    """
+    return int(np.logical_and.accumulate(bounds <= limit).sum())
+
+
 def _stakes(values: Floats, delta: float) -> Floats:
     """Each bet `[N, P]` as a share of the wealth; it knows the samples before it only."""
     samples = len(values)

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 
 from offramp import check
-from offramp.arrays import AnyArray, Array, Floats, as_numpy
-from offramp.bounds import Bound, betting, conformal, exact, hoeffding_bentkus
+from offramp.arrays import Array, Floats
+from offramp.bounds import BOUNDS, certified, upper_bounds
 from offramp.errors import ConfigError, GuaranteeError, NotFittedError, SplitError
 from offramp.ledger import Ledger
 from offramp.on_demand import Labels, Oracle, walk
@@ -15,12 +16,6 @@ from offramp.policy import Policy
 from offramp.registry import LOSSES
 from offramp.replay import Replay
 from offramp.thresholds.rule import ROUNDING, SURE, bound_text
-
-BOUNDS: dict[str, Bound] = {
-    "exact": exact,
-    "betting": betting,
-    "hoeffding-bentkus": hoeffding_bentkus,
-}
 
 OF_CLASS = ("precision", "recall")
 """Losses of the answers, or the samples, of one class; the full network plays no part in them."""
@@ -111,44 +106,6 @@ class Guarantee:
             "recall": f"share of class {self.class_} that is answered otherwise",
         }
         return words.get(kind, kind) + words.get(way, "")
-
-
-def upper_bounds(
-    losses: AnyArray, level: float | None, bound: str = "exact", signed: bool = False
-) -> Floats:
-    """Upper bounds of the mean losses `[N, P]` along a path from its safe end, float64 `[P]`.
-
-    The bounds never fall: a policy is certified only if all safer ones are.
-
-    Args:
-        losses: In [0, 1], or in [-1, 1] where they are signed; samples with nan do not count.
-        level: The share of delta that they may use; None for conformal risk control.
-        bound: Name of the bound.
-        signed: Whether less than zero is possible, a gain.
-
-    Example:
-        >>> losses = np.zeros((200, 3))
-        >>> losses[:20, 1] = 1.0  # the policy in the middle is the worst
-        >>> upper_bounds(losses, 0.1).round(4)
-        array([0.0114, 0.1331, 0.1331])
-    """
-    if level is None:
-        # Losses that a safer policy has, too, count for the riskier one: then they never grow
-        # towards the safe end, as conformal risk control needs, and bound the true ones.
-        return conformal(np.maximum.accumulate(as_numpy(losses), axis=1))
-    return np.maximum.accumulate(BOUNDS[bound](losses, level, signed))
-
-
-def certified(bounds: Array, limit: float) -> int:
-    """How many policies, from the safe end, are certified: the last is number count - 1.
-
-    The scan ends before the first failure, and zero means that none is certified.
-
-    Example:
-        >>> certified(np.array([0.01, 0.04, 0.06]), limit=0.05)
-        2
-    """
-    return int(np.logical_and.accumulate(bounds <= limit).sum())
 
 
 @dataclass(frozen=True)
@@ -274,10 +231,10 @@ def certify(
         signed = guarantee.loss == "accuracy"
         loss_bounds = upper_bounds(losses[:, ::-1], guarantee.level, bound, signed)[::-1]
         point = _cheapest_within(loss_bounds, point, replay, guarantee)
-    chosen = policy.with_points(policy.points).at_point(point)
-    chosen.record("certify", val)
-    certificate = Certificate(
-        chosen,
+    return _certificate(
+        policy,
+        point,
+        val,
         guarantee,
         int((~np.isnan(losses[:, point])).sum()),
         float(np.nanmean(losses[:, point])),
@@ -285,6 +242,19 @@ def certify(
         float(costs[:, point].mean()),
         None if cost_bounds is None else float(cost_bounds[point]),
     )
+
+
+def _certificate(
+    policy: Policy,
+    point: int,
+    val: Ledger,
+    guarantee: Guarantee,
+    *figures: Any,  # noqa: ANN401
+) -> Certificate:
+    """For a policy at an operating point, which then knows what holds for it."""
+    chosen = policy.with_points(policy.points).at_point(point)
+    chosen.record("certify", val)
+    certificate = Certificate(chosen, guarantee, *figures)
     chosen.guarantee = str(certificate)
     return certificate
 
@@ -319,20 +289,8 @@ def _on_demand(
             f"mean {guarantee.words} of at most {guarantee.epsilon:g} with {used:,} labels; ask "
             "for a larger epsilon, or allow more labels"
         )
-    chosen = policy.with_points(policy.points).at_point(found.point)
-    chosen.record("certify", val)
-    certificate = Certificate(
-        chosen,
-        guarantee,
-        found.samples,
-        found.loss,
-        guarantee.epsilon,
-        float(costs[found.point]),
-        None,
-        used,
-    )
-    chosen.guarantee = str(certificate)
-    return certificate
+    figures = found.samples, found.loss, guarantee.epsilon, float(costs[found.point]), None, used
+    return _certificate(policy, found.point, val, guarantee, *figures)
 
 
 def losses_of(replay: Replay, guarantee: Guarantee) -> Floats:

@@ -8,10 +8,10 @@ from sklearn.datasets import make_classification
 from typer.testing import CliRunner
 
 from offramp import trees
+from offramp.bounds import certified, upper_bounds
 from offramp.cli.app import app
 from offramp.cli.trees import _table
 from offramp.errors import ConfigError, FileFormatError, LedgerError
-from offramp.guarantees import certified, upper_bounds
 from offramp.trees.margin import MARGINS, stopped_by_margin
 
 from .conftest import ROUNDS, TRAIN

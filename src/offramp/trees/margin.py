@@ -8,8 +8,8 @@ import numpy as np
 
 from offramp import check
 from offramp.arrays import AnyArray, Array
+from offramp.bounds import certified, upper_bounds
 from offramp.errors import ConfigError
-from offramp.guarantees import certified, upper_bounds
 from offramp.stopwatch import Stopwatch, Timed, take_turns
 from offramp.thresholds.rule import bound_text
 from offramp.trees.models import LightGBM, TreeModel, tree_model
