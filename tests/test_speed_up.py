@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import offramp
 from offramp import speed_up
-from offramp.advice.auto import full_network
+from offramp.advice.best import full_network
 from offramp.cli.app import app
 from offramp.errors import ConfigError
 from offramp.speed_up import QuickConfig, chosen_policy, quick

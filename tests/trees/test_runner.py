@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from offramp import MaxProbability, Policy, trees
-from offramp.advice.auto import full_network
+from offramp.advice.best import full_network
 from offramp.answers import GeometricEnsemble
 from offramp.errors import ConfigError, CostWarning, OriginError
 from offramp.policy import Policy as PolicyType
