@@ -24,7 +24,8 @@ import offramp
 from offramp import Ledger
 from offramp.advice.rating import pool
 from offramp.costs import Costs
-from offramp.evaluation.references import fixed_exits, mix_at, pair_envelope
+from offramp.evaluation.pairs import pair_envelope
+from offramp.evaluation.references import fixed_exits, mix_at
 
 BUDGETS = (0.3, 0.5, 0.75)
 LEARN = 300

@@ -10,7 +10,7 @@ from offramp import Ledger, synthetic
 from offramp.advice.subchains import SUB_CHAINS, SubChains, suits
 from offramp.costs import Costs
 from offramp.errors import BudgetError, ConfigError
-from offramp.evaluation.references import pair_envelope
+from offramp.evaluation.pairs import pair_envelope
 from offramp.plan import Plan
 
 BUDGETS = [0.1, 0.3, 0.5, 0.75]

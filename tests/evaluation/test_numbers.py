@@ -11,7 +11,8 @@ from offramp.evaluation.bootstrap import Interval, Resamples, auroc_shares, diff
 from offramp.evaluation.columns import Column
 from offramp.evaluation.compare import _figure
 from offramp.evaluation.diagnostics import Reliability, ScoreHistograms, score_histograms
-from offramp.evaluation.references import best_mix, pair_envelope, references, upper_hull
+from offramp.evaluation.pairs import pair_envelope, upper_hull
+from offramp.evaluation.references import best_mix, references
 from offramp.evaluation.results import Figure
 
 

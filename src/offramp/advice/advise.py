@@ -1,16 +1,17 @@
 """`advise`: are early exits worth it for this network? One verdict in words, with intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from offramp.advice.auto import auto
-from offramp.advice.beside_pairs import beside_pairs, overruns
 from offramp.arrays import Array
 from offramp.evaluation.bootstrap import Interval, Resamples, difference, unseen_variance
 from offramp.evaluation.columns import share_text, text_table
+from offramp.evaluation.outcome import overrun
+from offramp.evaluation.pairs import pair_envelope
 from offramp.evaluation.references import FixedExit, FixedMix, fixed_exits, mix_at
 from offramp.evaluation.words import NETWORK, Words, words_for
 from offramp.evaluation.worse_exits import points, worse_exits_in_words
@@ -20,6 +21,7 @@ from offramp.ledger.oddities import warn_of_classes
 from offramp.methods import Method
 from offramp.plan import Plan
 from offramp.registry import CANDIDATES
+from offramp.replay import Replay
 
 MARGIN = 0.01
 """A fixed exit suffices if it is shown to lose at most so much accuracy."""
@@ -130,9 +132,11 @@ def advise(
     right, val_accuracy = test.heads_correct.astype(np.float64), val.heads_correct.mean(axis=0)
     fixed = fixed_exits(test, test.heads_correct)
     replays = {policy.points: policy.replay(test) for policy in plan.distinct}
+    measured = {
+        b: replace(replays[policy.points], selected=policy.selected) for b, policy in plan.items()
+    }
     found = []
-    for budget in budgets:
-        replay = replace(replays[plan[budget].points], selected=plan[budget].selected)
+    for budget, replay in measured.items():
         answered, cost = replay.right.astype(np.float64), float(replay.costs.mean())
         mix = mix_at(fixed, val_accuracy, cost)
         units = test.num_units
@@ -152,8 +156,8 @@ def advise(
             text = f"Do not use exits on this machine at this batch size. {text}"
     text = words_for(test).of(text)
     if test.cost_model.is_cascade and not test.has_logits:
-        text += f" {beside_pairs(plan, [held_out, val], test, draws)}"
-    text = " ".join([text, *overruns(plan, test)])
+        text += f" {_beside_pairs(measured, [held_out, val], test, draws)}"
+    text = " ".join([text, *_overruns(measured)])
     notes = [words_for(test).of(note) for note in worse_exits_in_words(val)]
     return Advice(verdict, text, found, plan, notes, words_for(test))
 
@@ -209,3 +213,28 @@ def _verdict_of(
         "Neither: no policy is clearly better than fixed exits at the same cost, and every "
         "cheaper exit is clearly worse than the full network."
     )
+
+
+def _beside_pairs(
+    measured: Mapping[float, Replay], known: Sequence[Ledger], test: Ledger, draws: Resamples
+) -> str:
+    """What the policies of a plan gain over the best mix of pairs of models that costs as much."""
+    envelope, gaps = pair_envelope(known, test), []
+    for budget, replay in measured.items():
+        cost, right = float(replay.costs.mean()), replay.right.astype(float)
+        moved = draws.curves(envelope.costs, envelope.right, [cost])[:, 0]
+        gap = difference(
+            float(right.mean()) - envelope.at(cost).accuracy,
+            draws.means(right[:, None])[:, 0] - moved,
+            unseen=unseen_variance(test.num_units),
+        )
+        gaps.append(f"{points(gap)} at {budget:.0%}")
+    return f"Against the best mix of pairs of models at the same cost: {', '.join(gaps)}."
+
+
+def _overruns(measured: Mapping[float, Replay]) -> Iterator[str]:
+    """A sentence for every budget that test overruns clearly."""
+    for budget, replay in measured.items():
+        if over := overrun(replay, budget):
+            spent = f"{budget + over:.1%} was spent"
+            yield f"Test overruns the budget of {budget:.0%} clearly: {spent}."

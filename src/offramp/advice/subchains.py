@@ -19,7 +19,7 @@ from offramp.advice.rating import pool
 from offramp.arrays import Array, one_thread, sigmoid
 from offramp.costs import costs_taken
 from offramp.errors import ConfigError
-from offramp.evaluation.references import upper_hull
+from offramp.evaluation.pairs import upper_hull
 from offramp.ledger import Ledger
 from offramp.ledger.chunks import folds
 from offramp.methods import Fits, Method

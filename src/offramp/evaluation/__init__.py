@@ -3,13 +3,8 @@
 from offramp.evaluation.bootstrap import Interval, Resamples, auroc_shares
 from offramp.evaluation.compare import compare
 from offramp.evaluation.outcome import ExitMetrics, Outcome, evaluate
-from offramp.evaluation.references import (
-    PairEnvelope,
-    PairMix,
-    References,
-    pair_envelope,
-    references,
-)
+from offramp.evaluation.pairs import PairEnvelope, PairMix, pair_envelope
+from offramp.evaluation.references import References, references
 from offramp.evaluation.results import Comparison
 
 __all__ = [

@@ -19,7 +19,8 @@ from offramp.evaluation.columns import (
     columns_for,
 )
 from offramp.evaluation.diagnostics import diagnose
-from offramp.evaluation.references import PairEnvelope, mix_at, pair_envelope, references
+from offramp.evaluation.pairs import PairEnvelope, pair_envelope
+from offramp.evaluation.references import mix_at, references
 from offramp.evaluation.results import (
     FIXED,
     PAIR_MIX,

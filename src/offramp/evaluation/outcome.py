@@ -195,17 +195,16 @@ def evaluate(policy: Policy, test: Ledger, allow_split: str | None = None) -> Ou
         hopeless_accuracy=float(right[lost].mean()) if lost.any() else float("nan"),
         full_accuracy=float(replay.full_right.mean()),
         exit_numbers=policy.exits,
-        overrun=_overrun(replay, policy),
+        overrun=overrun(replay, float(policy.points.budgets[policy.selected])),
         words=words_for(test),
         **({} if policy.history_type.has_logits else _early_shares(replay)),
     )
 
 
-def _overrun(replay: Replay, policy: Policy) -> float:
-    """What a policy costs more than on val, where that is more than two standard errors."""
-    costs, promised = replay.by_group(replay.costs[:, None])[:, 0], policy.points.budgets
-    assert policy.selected is not None
-    over = float(costs.mean() - promised[policy.selected])
+def overrun(replay: Replay, promised: float) -> float:
+    """What a policy costs more than promised, where that is more than two standard errors."""
+    costs = replay.by_group(replay.costs[:, None])[:, 0]
+    over = float(costs.mean()) - promised
     return over if over > QUANTILE * float(costs.std()) / len(costs) ** 0.5 else 0.0
 
 

@@ -13,7 +13,8 @@ from rich.text import Text
 from offramp.advice.advise import COLUMNS, Advice
 from offramp.evaluation.bootstrap import Interval
 from offramp.evaluation.columns import Column, accuracy_column, accuracy_key, share_text
-from offramp.evaluation.references import FixedExit, FixedMix, PairMix
+from offramp.evaluation.pairs import PairMix
+from offramp.evaluation.references import FixedExit, FixedMix
 from offramp.evaluation.results import (
     FIXED_MIX,
     PAIR_MIX,
