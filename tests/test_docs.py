@@ -13,6 +13,8 @@ import typer
 
 from offramp.cli.app import app
 from offramp.errors import FileFormatError
+from offramp.registry import GROUPS, METHODS, THRESHOLDS
+from offramp.serving.gateway_config import ChatMember, GatewayConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -126,6 +128,18 @@ def test_commands_in_running_text_exist(page):
             continue  # of another package, which may not be installed
         named = {word.split("=")[0] for word in rest if word.startswith("--")}
         assert named <= options(commands()[first]), f"`offramp {span}`"
+
+
+def test_every_method_threshold_and_group_is_on_the_page_of_methods():
+    page = (ROOT / "docs" / "reference" / "methods.md").read_text()
+    names = [*METHODS, *METHODS.paper, *THRESHOLDS, *THRESHOLDS.paper, *GROUPS]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_every_setting_of_a_gateway_is_on_the_page_of_servers():
+    page = (ROOT / "docs" / "reference" / "http-and-onnx.md").read_text()
+    fields = [*GatewayConfig.__struct_fields__, *ChatMember.__struct_fields__]
+    assert [name for name in fields if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_a_command_that_is_not_there_would_be_noticed():
