@@ -110,7 +110,8 @@ def test_a_hundred_clients_get_right_answers_from_models_under_faults(tmp_path):
     assert paid == pytest.approx(sum(each["cost"] for each in about))
     counted = [line for line in page.splitlines() if line.startswith("offramp_gateway_dollars_t")]
     assert sum(float(line.split()[-1]) for line in counted) == pytest.approx(paid)
-    assert 'offramp_gateway_requests_total{status="200"} 100.0' in page
+    labels = 'path="/v1/chat/completions",status="200"'
+    assert f"offramp_gateway_requests_total{{{labels}}} 100.0" in page
 
 
 def test_headers_and_a_field_say_who_answered_why_and_for_how_much(tmp_path):
@@ -382,7 +383,7 @@ def test_the_command_serves_a_file_without_torch(tmp_path):
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         models, front = one.getsockname()[1], other.getsockname()[1]
-    inner = uvicorn.Server(uvicorn.Config(StandIn().app, port=models, log_level="error"))
+    inner = uvicorn.Server(uvicorn.Config(StandIn().app, port=models, log_config=None))
     threading.Thread(target=inner.run, daemon=True).start()
     path = tmp_path / "cascade.toml"
     path.write_text(config_text(f"http://127.0.0.1:{models}"))

@@ -2,27 +2,20 @@
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 import math
 import os
 import random
 import re
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import Counter
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.responses import Response as Reply
@@ -38,9 +31,11 @@ from offramp.runtime.members import Response
 from offramp.serving.chat import Answered, Endpoint, check_request, chunks
 from offramp.serving.config import API_KEY
 from offramp.serving.gateway_config import GatewayConfig, named
+from offramp.serving.metrics import RequestMetrics
+from offramp.serving.middleware import Observed, bearer_token, same_text
 
 log = logging.getLogger("offramp.serving")
-SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120)
+PATHS = ("/v1/chat/completions", "/v1/models", "/health", "/info", "/metrics")
 
 
 class RefusedError(Exception):
@@ -117,7 +112,10 @@ class Gateway:
             Route("/info", self._info, methods=["GET"]),
             Route("/metrics", lambda _: self.metrics.page(), methods=["GET"]),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+        before = [Middleware(Observed, self.metrics)]
+        made = Starlette(routes=routes, middleware=before, lifespan=self._lifespan)
+        made.state.metrics = self.metrics
+        return made
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -131,27 +129,21 @@ class Gateway:
                 await asyncio.wait(self._behind, timeout=self.config.timeout)
 
     async def _completions(self, request: Request) -> Reply:
-        began = time.perf_counter()
         try:
-            body = await self._body(request)
-            reply = await self._answer(body)
+            return await self._answer(await self._body(request))
         except RefusedError as error:
-            reply = error.reply()
+            return error.reply()
         except OfframpError as error:
             log.exception("a request could not be answered")
-            reply = RefusedError(500, str(error), "server_error").reply()
-        self.metrics.requests.labels(reply.status_code).inc()
-        self.metrics.seconds.observe(time.perf_counter() - began)
-        return reply
+            return RefusedError(500, str(error), "server_error").reply()
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        sent = request.headers.get("authorization", "").removeprefix("Bearer ")
         content = bytearray()
         async for part in request.stream():
             content += part
             if len(content) > self.config.max_bytes:
                 raise RefusedError(413, f"a body may have {self.config.max_bytes:,} bytes")
-        if self._api_key and not hmac.compare_digest(sent.encode(), self._api_key.encode()):
+        if self._api_key and not same_text(bearer_token(request.headers), self._api_key):
             raise RefusedError(401, "send the key of this gateway as Authorization: Bearer KEY")
         try:
             body: dict[str, Any] = json.loads(content)
@@ -268,7 +260,7 @@ class Gateway:
         )
 
 
-class Metrics:
+class Metrics(RequestMetrics):
     """What a gateway has done and paid, for Prometheus.
 
     Args:
@@ -276,22 +268,15 @@ class Metrics:
     """
 
     def __init__(self, members: Sequence[str]) -> None:
-        self.registry = registry = CollectorRegistry()
+        super().__init__(PATHS, "offramp_gateway")
         self._members = list(members)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"offramp_gateway_{name}", text, labels, registry=registry)
+            return Counter(f"offramp_gateway_{name}", text, labels, registry=self.registry)
 
-        self.requests = counter("requests", "Requests, by HTTP status", "status")
         self._answers = counter("answers", "Answers, by member and reason", "member", "why")
         self._calls = counter("calls", "Members asked, by outcome", "member", "outcome", "kind")
         self._dollars = counter("dollars", "Dollars paid, by member", "member", "kind")
-        self.seconds = Histogram(
-            "offramp_gateway_seconds",
-            "Seconds from a request to its answer",
-            buckets=SECONDS,
-            registry=registry,
-        )
         for member in members:
             self._dollars.labels(member, "answer")
 
@@ -303,10 +288,6 @@ class Metrics:
             name = self._members[stage]
             self._calls.labels(name, "failed" if response.error else "answered", kind).inc()
             self._dollars.labels(name, kind).inc(response.cost or 0.0)
-
-    def page(self) -> Reply:
-        """All metrics in Prometheus' text format."""
-        return Reply(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _header(value: Any) -> str:  # noqa: ANN401

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offramp.serving.responses import Responder
 
 
-SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 
 PATHS = ("/predict", "/health", "/health/live", "/health/ready", "/info", "/metrics")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -32,9 +32,6 @@ GONE = 499  # the client has gone, as nginx counts it; nobody gets this status
 FAULT = "this request could not be answered; the server's log says why"
 log = logging.getLogger("offramp.serving")
 
-Refusal = Callable[[HTTPException], Response]
-"""Makes the answer to a request that is refused."""
-
 
 def refusal(error: HTTPException) -> Response:
     """The reason as JSON, `{"detail": ...}`."""
@@ -52,7 +49,6 @@ def guards(
     *,
     keys: Collection[str] = (),
     open_paths: Collection[str] = HEALTH,
-    refused: Refusal = refusal,
     shows_ids: bool = True,
 ) -> list[Middleware]:
     """What stands before an application: `Starlette(middleware=guards(...))`.
@@ -64,10 +60,9 @@ def guards(
         metrics: Counts the answers.
         keys: If there are any, clients must send one.
         open_paths: Paths that need no key.
-        refused: Makes the answers of refused requests.
         shows_ids: Whether answers have `X-Request-ID`; a router before the service may set it.
     """
-    found = [Middleware(Observed, metrics, config.access_log, refused, shows_ids)]
+    found = [Middleware(Observed, metrics, config.access_log, shows_ids)]
     if config.cors_origins:
         found.append(
             Middleware(
@@ -78,8 +73,8 @@ def guards(
                 expose_headers=["X-Request-ID", "Retry-After"],
             )
         )
-    found.append(Middleware(Limits, config, refused))
-    return [*found, Middleware(Keys, keys, open_paths, refused)] if keys else found
+    found.append(Middleware(Limits, config))
+    return [*found, Middleware(Keys, keys, open_paths)] if keys else found
 
 
 class Observed:
@@ -95,10 +90,9 @@ class Observed:
         app: ASGIApp,
         metrics: RequestMetrics,
         access_log: bool = True,
-        refused: Refusal = refusal,
         shows_ids: bool = True,
     ) -> None:
-        self._app, self._metrics, self._refused = app, metrics, refused
+        self._app, self._metrics = app, metrics
         self._access_log, self._shows_ids = access_log, shows_ids
         self._span = _spans()
 
@@ -136,7 +130,7 @@ class Observed:
         except Exception:
             log.exception("a request could not be answered")
             if not status:
-                await self._refused(HTTPException(500, FAULT))(scope, receive, observed)
+                await refusal(HTTPException(500, FAULT))(scope, receive, observed)
             elif not is_complete:
                 status = 500
                 raise  # the server then closes the connection
@@ -200,8 +194,8 @@ class Limits:
     before the application is called, so an application gets it whole.
     """
 
-    def __init__(self, app: ASGIApp, config: AppConfig, refused: Refusal = refusal) -> None:
-        self._app, self._config, self._refused = app, config, refused
+    def __init__(self, app: ASGIApp, config: AppConfig) -> None:
+        self._app, self._config = app, config
         self._open = self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,7 +208,7 @@ class Limits:
                 await self._answer(body, scope, receive, send)
         except HTTPException as error:
             if error.status_code != GONE:
-                await self._refused(error)(scope, receive, send)
+                await refusal(error)(scope, receive, send)
 
     @asynccontextmanager
     async def _body(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
@@ -333,13 +327,9 @@ class Keys:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        keys: Collection[str],
-        open_paths: Collection[str] = HEALTH,
-        refused: Refusal = refusal,
+        self, app: ASGIApp, keys: Collection[str], open_paths: Collection[str] = HEALTH
     ) -> None:
-        self._app, self._keys, self._refused = app, tuple(keys), refused
+        self._app, self._keys = app, tuple(keys)
         self._open_paths, self._throttle = frozenset(open_paths), Throttle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -353,7 +343,7 @@ class Keys:
         if (seconds := self._throttle.wait(host)) > 0:
             error = busy("too many wrong keys; try again later", 429, seconds)
         self._throttle.failed(host)
-        await self._refused(error)(scope, receive, send)
+        await refusal(error)(scope, receive, send)
 
     def _is_known(self, headers: Headers) -> bool:
         sent = headers.get("x-api-key") or bearer_token(headers)
