@@ -104,6 +104,18 @@ def is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
+def as_lists(value: Any) -> Any:  # noqa: ANN401
+    """An array, a tensor, or a number of NumPy's, as JSON has it; `TypeError` for all else.
+
+    Example:
+        >>> as_lists(np.arange(2))
+        [0, 1]
+    """
+    if is_array(value) or isinstance(value, np.generic):
+        return as_numpy(value).tolist()
+    raise TypeError
+
+
 def is_floating(array: AnyArray) -> bool:
     """Whether an array holds floating-point numbers, of any precision.
 

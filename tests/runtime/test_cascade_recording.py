@@ -90,6 +90,20 @@ def test_what_was_paid_for_is_not_asked_again(tmp_path, kinds):
     assert len(calls) == again and len(lines_of(path)) == 80
 
 
+def test_an_empty_answer_is_an_answer_that_is_not_asked_for_again(tmp_path):
+    path, calls = tmp_path / "calls.jsonl", []
+
+    def empty(batch):
+        calls.extend(batch)
+        return [("", 0.5) for _ in batch]
+
+    for _ in range(2):
+        cascade = offramp.Cascade([Member(empty, 1.0, "one"), Member(empty, 2.0, "two")])
+        ledger = cascade.record(([1, 2], ["", ""]), "val", path=path)
+        assert ledger.heads_correct.all()
+    assert len(calls) == 4
+
+
 def lines_of_whole(path):
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 

@@ -21,8 +21,8 @@ from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime import recording
 from offramp.runtime.calls import BackgroundLoop, Calls, CallSettings, driven, passes
-from offramp.runtime.cascade_run import Answering, CascadeAnswer, Plan, count, route
-from offramp.runtime.members import Member, Response, picked, stacked, told_apart
+from offramp.runtime.cascade_run import Answering, CascadeAnswer, Plan, route
+from offramp.runtime.members import Member, Response, count, picked, stacked, told_apart
 
 
 class Cascade:
@@ -244,16 +244,14 @@ class Cascade:
                 journal.add(row, stage, response)
             progress.advance()
 
-        def asked(calls: Calls) -> recording.Recording:
-            return recording.Recording(visits, inputs, calls, batch_size, known, keep)
+        async def asked(here: Calls | None = None) -> recording.Table:
+            calls = here or self._calls_here()
+            found = recording.Recording(visits, inputs, calls, batch_size, known, keep)
+            return await found.responses()
 
         if not self._may_wait and not any(visit.is_async for visit in visits):
-            return driven(asked(self._here).responses())
-
-        async def ask_there() -> recording.Table:
-            return await asked(self._calls_here()).responses()
-
-        return self._background().run(ask_there())
+            return driven(asked(self._here))
+        return self._background().run(asked())
 
     async def arecord_item(
         self,
@@ -301,10 +299,10 @@ class Cascade:
 
         Async models are called on an event loop in a thread of the cascade, always the same one.
         """
-        plan, until = self._prepared(policy), _until(deadline)
-        if plan.is_direct and until is None and not self._may_wait:
+        plan = self._prepared(policy)
+        if plan.is_direct and deadline is None and not self._may_wait:
             return driven(Answering(plan, inputs, self._here).answers())
-        return self._background().run(self._answers(plan, inputs, until))
+        return self._background().run(self.arun(inputs, policy, deadline))
 
     async def arun(
         self,
@@ -327,14 +325,10 @@ class Cascade:
             An answer per item, in order. Where a model fails even when tried again, the item goes
             on with the next one, and is answered with what there was before.
         """
-        return await self._answers(self._prepared(policy), inputs, _until(deadline))
-
-    async def _answers(
-        self,
-        plan: Plan,
-        inputs: Any,  # noqa: ANN401
-        until: float | None,
-    ) -> list[CascadeAnswer]:
+        plan, until = self._prepared(policy), None
+        if deadline is not None:
+            check.at_least("deadline", deadline, 0)
+            until = time.monotonic() + deadline
         return await Answering(plan, inputs, self._calls_here(), until).answers()
 
     def _prepared(self, policy: Policy) -> Plan:
@@ -401,11 +395,3 @@ def _inputs_and_labels(data: Any) -> tuple[Any, Any]:  # noqa: ANN401
         )
     inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     return stacked(inputs), labels
-
-
-def _until(deadline: float | None) -> float | None:
-    """The time of `time.monotonic` at which calls are cut off."""
-    if deadline is None:
-        return None
-    check.at_least("deadline", deadline, 0)
-    return time.monotonic() + deadline

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offramp.decide import Decider
-from offramp.errors import ConfigError, NetworkError
+from offramp.errors import NetworkError
 from offramp.ledger import History
 from offramp.ledger.answers import UNSTATED, Normalise, log_odds_of, same_form
 from offramp.policy import Policy
 from offramp.runtime.calls import Calls, LateError
-from offramp.runtime.members import Member, Response
+from offramp.runtime.members import Member, Response, count
 
 
 @dataclass(frozen=True)
@@ -390,12 +390,3 @@ def _settle(items: Sequence[_Item], history: History) -> None:
     predictions = history.predictions[:, -1].tolist()
     for item, confidence, predicted in zip(items, confidences, predictions, strict=True):
         item.confidence, item.predicted = confidence, predicted
-
-
-def count(inputs: Any) -> int:  # noqa: ANN401
-    """How many items a batch has."""
-    if isinstance(inputs, str):
-        raise ConfigError(f"a cascade takes a batch of items: [{inputs!r}], got a single text")
-    if not isinstance(inputs, list) and isinstance(inputs, Mapping):
-        return len(next(iter(inputs.values())))
-    return len(inputs)

@@ -302,6 +302,15 @@ class ModelRun:
         return call
 
 
+def count(inputs: Any) -> int:  # noqa: ANN401
+    """How many items a batch has."""
+    if isinstance(inputs, str):
+        raise ConfigError(f"a cascade takes a batch of items: [{inputs!r}], got a single text")
+    if not isinstance(inputs, list) and isinstance(inputs, Mapping):
+        return len(next(iter(inputs.values())))
+    return len(inputs)
+
+
 def picked(inputs: Any, rows: Array) -> Any:  # noqa: ANN401 - whatever the inputs are
     """Some items of a batch, by growing positions: of an array, a sequence, or a mapping of them.
 

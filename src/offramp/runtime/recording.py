@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import msgspec
 import numpy as np
 
-from offramp.arrays import Array, as_numpy, is_array
+from offramp.arrays import Array, as_lists
 from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
@@ -26,6 +26,7 @@ from offramp.runtime.cascade_run import Traffic, Visit
 from offramp.runtime.members import Member, Response, picked
 
 Table = list[list[Response]]  # [N, M]
+BLANK: dict[str, Any] = plain(vars(Response()))  # what a line leaves out
 
 
 class Recording(Traffic):
@@ -98,7 +99,8 @@ class Journal:
         self._keys = [
             f"{ids[row]}:{_digest(picked(inputs, np.array([row])))}" for row in range(count)
         ]
-        self._stages = list(zip(names, _numbers(names), strict=True))
+        # The model of each stage, and the number of the stage among those of its model.
+        self._stages = [(name, list(names[:m]).count(name)) for m, name in enumerate(names)]
         self.known = self._read() if self.path.exists() else {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = self.path.open("a", encoding="utf-8")
@@ -107,7 +109,8 @@ class Journal:
         """Append a response."""
         name, number = self._stages[stage]
         line = {"item": self._keys[row], "member": name, "sample": number}
-        line |= {key: value for key, value in _fields(response).items() if value not in (None, "")}
+        fields = plain(vars(response))
+        line |= {key: value for key, value in fields.items() if value != BLANK[key]}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._file.flush()
 
@@ -141,32 +144,13 @@ class Journal:
         return found
 
 
-def _numbers(names: Sequence[str]) -> list[int]:
-    """Of each stage, among those of its model."""
-    return [list(names[:stage]).count(name) for stage, name in enumerate(names)]
-
-
 def _digest(item: Any) -> str:  # noqa: ANN401
     """Tells an item from others."""
     try:
-        content = msgspec.json.encode(item, enc_hook=_bytes)
+        content = msgspec.json.encode(item, enc_hook=as_lists)
     except TypeError:
         content = repr(item).encode()
     return hashlib.blake2b(content, digest_size=6).hexdigest()
-
-
-def _bytes(value: Any) -> Any:  # noqa: ANN401
-    if is_array(value) or isinstance(value, np.generic):
-        return as_numpy(value).tolist()
-    raise TypeError
-
-
-def _fields(response: Response) -> dict[str, Any]:
-    named = ("answer", "confidence", "cost", "features", "logits", "error")
-    found: dict[str, Any] = plain({name: getattr(response, name) for name in named})
-    if not found["features"]:
-        del found["features"]
-    return found
 
 
 def _response(fields: dict[str, Any]) -> Response:

@@ -10,7 +10,7 @@ import numpy as np
 from starlette.exceptions import HTTPException
 
 from offramp import __version__
-from offramp.arrays import as_numpy, is_array
+from offramp.arrays import as_lists
 from offramp.errors import ConfigError
 from offramp.networks.inputs import Inputs
 from offramp.runtime.engine import StagedRunner
@@ -140,7 +140,7 @@ def _reply(found: "CascadeAnswer", policy: "Policy") -> Reply:
         reason = f"every model failed: {', '.join(found.failures)}"
         return HTTPException(503, reason, {"Retry-After": "1"})
     try:
-        answer = msgspec.to_builtins(found.answer, str_keys=True, enc_hook=_as_list)
+        answer = msgspec.to_builtins(found.answer, str_keys=True, enc_hook=as_lists)
     except TypeError:
         kind = type(found.answer).__name__
         return HTTPException(500, f"`{found.member}` answered with a {kind}, which is not JSON")
@@ -155,10 +155,3 @@ def _reply(found: "CascadeAnswer", policy: "Policy") -> Reply:
         "why": found.why,
         "failures": list(found.failures),
     }
-
-
-def _as_list(value: Any) -> Any:  # noqa: ANN401
-    """An array, a tensor, or a number of NumPy's, as JSON has it."""
-    if is_array(value) or isinstance(value, np.generic):
-        return as_numpy(value).tolist()
-    raise TypeError
