@@ -14,6 +14,7 @@ from offramp import (
     Scorer,
     TemperatureScaling,
     evaluate,
+    synthetic,
 )
 from offramp.answers import CurrentExit, ProductOfExperts
 from offramp.arrays import log_softmax, softmax
@@ -233,3 +234,12 @@ def test_one_score_that_is_not_finite_is_found_and_its_exit_named(splits):
     with pytest.raises(FileFormatError, match=r"of a file: .* do not fit 5 exits and 10 classes"):
         try_out(CurrentExit(), Odd(), 5, 10, "of a file")
     try_out(CurrentExit(), Odd(1.0), 5, 10, "of a file")
+
+
+def test_values_that_are_not_known_have_no_part_in_the_mean_of_their_group():
+    ledger = synthetic.ledgers(seed=0, samples=5)["test"]
+    grouped = replace(
+        replay(CurrentExit(), MaxProbability(), ledger), groups=np.array([0, 0, 1, 2, 2])
+    )
+    values = np.array([[1.0], [np.nan], [np.nan], [2.0], [4.0]])
+    np.testing.assert_array_equal(grouped.by_group(values), [[1.0], [np.nan], [3.0]])

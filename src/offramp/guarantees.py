@@ -221,7 +221,7 @@ def certify(
     reference = policy.reference_cost
     costs = replay.costs_by_point.T * (val.reference_cost / reference)  # [N, P]
     # Samples of a group are not independent, and groups are: bounds are for means of groups.
-    losses, costs = _by_group(replay, losses), replay.by_group(costs)
+    losses, costs = replay.by_group(losses), replay.by_group(costs)
     bound = guarantee.numbers_bound if replay.groups is not None else guarantee.bound
     point, loss_bounds, cost_bounds = len(policy.points) - 1, None, None
     if guarantee.budget is not None:
@@ -328,14 +328,6 @@ def losses_of(replay: Replay, guarantee: Guarantee) -> Floats:
         sure = early(replay.confidences) >= SURE
         lost &= sure if kind == "regret-sure" else ~sure
     return np.asarray(lost, dtype=np.float64)
-
-
-def _by_group(replay: Replay, losses: Floats) -> Floats:
-    """The mean loss of every group, of its samples that count; nan where none does."""
-    counts = replay.by_group(1.0 - np.isnan(losses))
-    sums = replay.by_group(np.nan_to_num(losses))
-    found: Floats = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return found
 
 
 def _possible(replay: Replay, guarantee: Guarantee, reference: float) -> tuple[float, float]:

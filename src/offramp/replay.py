@@ -122,14 +122,17 @@ class Replay:
     def by_group(self, values: Array) -> Array:
         """The mean `[G, P]` of every group, from values `[N, P]`; these where there are no groups.
 
-        Samples of a group are not independent, and groups are.
+        Samples of a group are not independent, and groups are. A value of nan does not count, and
+        a group of such values has none either.
         """
         if self.groups is None:
             return values
-        counts = np.bincount(self.groups)
-        sums = np.zeros((len(counts), *values.shape[1:]))
-        np.add.at(sums, self.groups, values)
-        return sums / counts[:, None]
+        known = ~np.isnan(values)
+        sums, counts = np.zeros((2, int(self.groups.max()) + 1, *values.shape[1:]))
+        np.add.at(sums, self.groups, np.where(known, values, 0))
+        np.add.at(counts, self.groups, known)
+        means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+        return means
 
     @cached_property
     def correct(self) -> Array:
