@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self, overload
+from typing import Self, overload
 
 from offramp import check
-from offramp.answers import Answer, CurrentExit, crossfit_answers
+from offramp.answers import Answer, CurrentExit
 from offramp.arrays import Array, one_thread
 from offramp.batch_times import BatchTimes
 from offramp.component import check_kind
@@ -18,7 +18,6 @@ from offramp.decide import Decider
 from offramp.errors import (
     BudgetError,
     ConfigError,
-    FewSamplesWarning,
     GuaranteeWarning,
     LedgerError,
     NotFittedError,
@@ -27,6 +26,7 @@ from offramp.ledger import History, Ledger
 from offramp.ledger.answers import Normalise
 from offramp.ledger.origin import SplitUses
 from offramp.policy import saved
+from offramp.policy.fitting import check_fit, fit_parts, training_history
 from offramp.price import price_of
 from offramp.replay import Replay, replay
 from offramp.scorers import Scorer
@@ -102,8 +102,7 @@ class Policy(SplitUses):
         Warns:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
-        self.scorer.check_can_fit()
-        warn_of_few(self.scorer, held_out)
+        check_fit(self.scorer, held_out)
         ledger = self._held_out(held_out, allow_split)
         answer, (scorer,), history = fit_parts(self.answer, self.scorer, ledger)
         self._take_over(answer, scorer, held_out)
@@ -131,8 +130,7 @@ class Policy(SplitUses):
         Warns:
             FewSamplesWarning: The scorer is likely to overfit; with what to use instead.
         """
-        self.scorer.check_can_fit()
-        warn_of_few(self.scorer, held_out)
+        check_fit(self.scorer, held_out)
         ledger = self._held_out(held_out, allow_split)
         answer, scorers, _ = fit_parts(self.answer, self.scorer, ledger, seeds)
         policies = [Policy(self.scorer, self.answer) for _ in scorers]
@@ -403,55 +401,3 @@ class Policy(SplitUses):
             )
         ledger.require_network(self.network)
         return ledger
-
-
-class FittedParts(NamedTuple):
-    """What a fit gives."""
-
-    answer: Answer
-    scorers: Sequence[Scorer]  # one per seed, or one in all
-    history: History | None  # what the scorers have learned from; None where they learn nothing
-
-
-def fit_parts(
-    answer: Answer, scorer: Scorer, ledger: Ledger, seeds: Sequence[int] | None = None
-) -> FittedParts:
-    """Copies of an answer and a scorer, fitted on a held_out ledger.
-
-    Without seeds there is one scorer, fitted with its own seed.
-    """
-    fitted = answer.on(ledger.history_type).fit(ledger)
-    fresh, costs = scorer.on(ledger.history_type), ledger.cumulative_costs
-    history = training_history(answer, scorer, ledger)
-    if history is None:
-        scorers = [fresh]
-    elif not ledger.has_labels:
-        scorers = [fresh.fit_unlabelled(history, costs)]
-    elif seeds is None:
-        scorers = [fresh.fit(history, ledger.labels, costs)]
-    else:
-        scorers = fresh.fit_seeds(history, ledger.labels, costs, seeds)
-    return FittedParts(fitted, scorers, history)
-
-
-def training_history(answer: Answer, scorer: Scorer, ledger: Ledger) -> History | None:
-    """What a scorer learns from: all exits with cross-fitted answers; None if it does not."""
-    if not scorer.learns:
-        return None
-    return ledger.history(crossfit_answers(answer.on(ledger.history_type), ledger))
-
-
-def warn_of_few(scorer: Scorer, held_out: Ledger) -> None:
-    """Warn where a scorer is likely to overfit; called by what a user calls."""
-    Ledger.require("held_out", held_out)
-    wanted = scorer.samples_wanted(held_out.num_exits, held_out.num_classes)
-    if len(held_out) >= wanted:
-        return
-    warnings.warn(
-        f"{type(scorer).__name__} is fitted to {len(held_out):,} samples, and with fewer than "
-        f"{wanted:,} it is likely to overfit: use scorers.LogisticCorrector() or "
-        "scorers.BreakEven() (methods `eefp-logistic`, `break-even`), which need a few hundred, "
-        "or more samples",
-        FewSamplesWarning,
-        stacklevel=4,
-    )
