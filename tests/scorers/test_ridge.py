@@ -8,7 +8,8 @@ from offramp.answers import GeometricEnsemble
 from offramp.arrays import sigmoid
 from offramp.errors import ConfigError, NotFittedError
 from offramp.scorers import BreakEven, History, LogisticCorrector
-from offramp.scorers.ridge import PRICE_GRID, fit_logistic, log_break_even
+from offramp.scorers.break_even import PRICE_GRID, log_break_even
+from offramp.scorers.ridge import fit_logistic
 from offramp.zoo import cifar100
 
 BOTH = [BreakEven(), LogisticCorrector()]

@@ -16,7 +16,7 @@ from offramp.component import Component
 from offramp.ledger import AnswerHistory, History
 from offramp.ledger.history import log_odds
 from offramp.scorers.base import Scorer
-from offramp.scorers.ridge import fit_logistic
+from offramp.scorers.ridge import asked_after, fit_logistic
 from offramp.targets import correctness
 
 PENALTY = 3.0  # in samples, on every weight but the constant: ranks are of the order of one
@@ -41,7 +41,7 @@ class Chance(Component):
         >>> held_out = synthetic.ledgers(seed=0, exits=3)["held_out"]
         >>> chance = Chance(of=1).fit(held_out.history(), held_out.heads_correct[:, 1])
         >>> found = sigmoid(chance.odds(held_out.history()))
-        >>> abs(found.mean() - held_out.heads_correct[:, 1].mean()) < 0.01
+        >>> bool(abs(found.mean() - held_out.heads_correct[:, 1].mean()) < 0.01)
         True
     """
 
@@ -138,8 +138,7 @@ def stage_odds(history: History) -> AnyArray:
 
 def _fitted(history: History, right: Array, exit_index: int) -> Chance:
     """The chance at one stage, from the samples that go on after it."""
-    going = history.goes_on(exit_index)
-    rows = np.arange(len(history)) if going is None or not going.any() else np.flatnonzero(going)
+    rows = asked_after(history, exit_index)
     return Chance().fit(history.until(exit_index).take(rows), right[rows, exit_index])
 
 

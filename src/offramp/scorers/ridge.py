@@ -8,7 +8,6 @@ history can help where there are enough samples, and does no harm where there ar
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
@@ -29,12 +28,11 @@ from offramp.arrays import (
     summed,
     values_at,
 )
-from offramp.costs import mean_costs
 from offramp.errors import ConfigError
 from offramp.ledger import History
 from offramp.ledger.history import leading_pair
 from offramp.scorers.base import PreparedScorer, Scoring
-from offramp.targets import correctness, soft_correctness, soft_stop_target, stop_target
+from offramp.targets import correctness, soft_stop_target, stop_target
 
 CURRENT, HISTORY, CLASSES = 15.0, 450.0, 4500.0
 """Penalties on weights of standardised features, in samples."""
@@ -77,9 +75,9 @@ class RidgeScorer(PreparedScorer):
 
     def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Solve one regression per exit but the last, from the last one backwards."""
-        return self._fit(history, _Teacher.of(history, labels), costs)
+        return self._fit(history, Teacher.of(history, labels), costs)
 
-    def _fit(self, history: History, teacher: "_Teacher", costs: Array) -> Self:
+    def _fit(self, history: History, teacher: "Teacher", costs: Array) -> Self:
         designs = self._designs(history)
         penalties = self._penalties(history.num_classes, not history.has_logits)
         predictions = np.concatenate([part.predictions for _, part in history.chunks()])
@@ -100,7 +98,7 @@ class RidgeScorer(PreparedScorer):
         designs: list[Array],
         penalties: Array,
         predictions: Array,
-        teacher: "_Teacher",
+        teacher: "Teacher",
         costs: Array,
     ) -> list[Array]:
         """Coefficients `[D+1, O]` of every exit but the last.
@@ -179,7 +177,7 @@ class RidgeScorer(PreparedScorer):
             for exit_index, table in enumerate(tables):
                 table.append(self._features(part.until(exit_index)))
         joined = [np.concatenate(table) for table in tables]
-        asked = [_asked(history, exit_index) for exit_index in range(len(joined))]
+        asked = [asked_after(history, exit_index) for exit_index in range(len(joined))]
         known = [float32(table[rows]) for table, rows in zip(joined, asked, strict=True)]
         means = np.stack([table.mean(axis=0, dtype=np.float64) for table in known])
         self.means_: Array = float32(means)
@@ -220,7 +218,7 @@ def _scales(table: Array, classes: int | None) -> Array:
     return found
 
 
-def _asked(history: History, exit_index: int) -> Array:
+def asked_after(history: History, exit_index: int) -> Array:
     """Positions of the samples that go on after an exit; of all, where none do."""
     going = history.goes_on(exit_index)
     return np.arange(len(history)) if going is None or not going.any() else np.flatnonzero(going)
@@ -275,7 +273,7 @@ def _past(history: History, first: AnyArray, index: AnyArray) -> list[AnyArray]:
 
 
 @dataclass(frozen=True)
-class _Teacher:
+class Teacher:
     """Class probabilities by the likeliest ensemble of the answers of all exits, and labels.
 
     Attributes:
@@ -295,7 +293,8 @@ class _Teacher:
         return soft_stop_target(predictions, self.probs) if self.stops is None else self.stops
 
     @classmethod
-    def of(cls, history: History, labels: Array) -> "_Teacher":
+    def of(cls, history: History, labels: Array) -> "Teacher":
+        """Fitted to labels."""
         if not history.has_logits:
             said = history.predictions
             targets = correctness(said, labels), stop_target(said, labels)
@@ -305,7 +304,8 @@ class _Teacher:
         return cls(cls._mixed(history, weights), labels)
 
     @classmethod
-    def unlabelled(cls, history: History) -> "_Teacher":
+    def unlabelled(cls, history: History) -> "Teacher":
+        """The last exit, taken at its word."""
         if not history.has_logits:
             return cls(float64(history.chances))
         last = np.zeros(history.exit_index + 1, np.float32)
@@ -353,172 +353,9 @@ def _seen_afterwards(history: History, targets: Array) -> Array:
     return np.stack(found, axis=1)
 
 
-PRICE_GRID = tuple(np.logspace(-2.2, 0.8, 12).tolist())
-"""Accuracy for the cost of the whole network, from next to nothing to hardly affordable."""
-
-_LOWEST = math.log(PRICE_GRID[0])
-_STEP = math.log(PRICE_GRID[1]) - _LOWEST  # from one price to the next
-BEYOND = 5.0  # how fast the logarithm of the price moves with the gain beyond the grid
-
-
-@dataclass
-class BreakEven(RidgeScorer):
-    """Break-even prices of compute, by ridge regression backwards from the last exit.
-
-    For a sample at an exit there is a price of compute at which stopping and going on are worth
-    the same. For twelve prices at once, what stopping gains over going on is regressed on the
-    exits so far; the price at which that gain is zero is read off between them. Minus its
-    logarithm is the score. It means the same at every exit, so a single threshold serves them all
-    (`thresholds="shared"`), and that needs no labels of val. Nor does the fit: without labels
-    it takes the last exit's probabilities for what they are, and loses what labels would have
-    told of how far to trust them.
-
-    Args:
-        history: Also look at the earlier exits.
-        classes: Also look at the probability of every class, if there are at most 500.
-
-    Attributes:
-        means_: `[M-1, D]`, of the features.
-        scales_: `[M-1, D]`.
-        coefficients_: `[M-1, D+1, 12]` float64, the constant last.
-
-    Example:
-        >>> from offramp import Policy, synthetic
-        >>> splits = synthetic.ledgers(seed=0, samples=300)
-        >>> policy = Policy(BreakEven()).fit(splits["held_out"]).tune(splits["val"], "shared")
-        >>> len(np.unique(policy.at(budget=0.5).thresholds))  # one, and -inf at the last exit
-        2
-    """
-
-    def fit_unlabelled(self, history: History, costs: Array) -> Self:
-        """The same with the last exit's probabilities, taken as they are, in place of labels."""
-        return self._fit(history, _Teacher.unlabelled(history), costs)
-
-    def _score(self, outputs: AnyArray) -> AnyArray:
-        """Minus the logarithm of the break-even price."""
-        return -log_break_even(outputs)
-
-    @property
-    def _num_outputs(self) -> int:
-        return len(PRICE_GRID)
-
-    def _solve(
-        self,
-        designs: list[Array],
-        penalties: Array,
-        predictions: Array,
-        teacher: _Teacher,
-        costs: Array,
-    ) -> list[Array]:
-        chances = soft_correctness(predictions, teacher.probs)
-        shares = np.broadcast_to(costs / mean_costs(costs)[-1], predictions.shape)
-        paid = shares.T[..., None] * np.array(PRICE_GRID)  # [M, N, P]
-        later = chances[:, -1:] - paid[-1]  # [N, P], worth of going on
-        found: list[Array] = []
-        for exit_index in reversed(range(len(designs))):
-            here, design = chances[:, exit_index, None] - paid[exit_index], designs[exit_index]
-            normal = design.T @ design + np.diag(penalties)
-            weights = np.linalg.solve(normal, design.T @ (here - later))
-            gains = design @ weights
-            # Who goes on is worth half what happened to come of it, and half what was expected.
-            later = np.where(gains >= 0, here, (later + here - gains) / 2)
-            found.insert(0, weights)
-        return found
-
-
-def log_break_even(gains: AnyArray) -> AnyArray:
-    """Logarithm of the price at which stopping begins to gain, `[n]` from gains `[n, 12]`.
-
-    Between the prices of the grid it is interpolated, and beyond them extrapolated.
-
-    Example:
-        >>> gains = np.linspace(-1, 1, 12)[None]
-        >>> 10 ** (log_break_even(gains) / np.log(10)).round(4)  # the middle of the grid
-        array([0.19952623])
-    """
-    gains = _running_max(gains)  # a higher price never speaks for going on
-    if len(gains) == 1 and isinstance(gains, np.ndarray):
-        return np.array([_log_root(gains[0].tolist())])
-    # The step of the grid in which the gain becomes zero, and how much of it lies below.
-    step = clipped((gains[:, 1:] < 0).sum(axis=1), 0, len(PRICE_GRID) - 2)[:, None]
-    low, high = values_at(gains, step)[:, 0], values_at(gains, step + 1)[:, 0]
-    share = clipped(-low / clipped(high - low, TINY, math.inf), 0.0, 1.0)
-    beyond = clipped(gains[:, 0], 0.0, math.inf) + clipped(gains[:, -1], -math.inf, 0.0)
-    return (step[:, 0] + share) * _STEP + _LOWEST - BEYOND * beyond
-
-
-TINY = 1e-12  # a step up of the gain
-
-
-def _log_root(gains: list[float]) -> float:
-    """The same for one sample, in numbers of Python: a third of the time."""
-    step = min(bisect_left(gains, 0.0, 1) - 1, len(PRICE_GRID) - 2)
-    low, high = gains[step], gains[step + 1]
-    share = min(max(-low / max(high - low, TINY), 0.0), 1.0)
-    beyond = max(gains[0], 0.0) + min(gains[-1], 0.0)
-    return (step + share) * _STEP + _LOWEST - BEYOND * beyond
-
-
-SOFTNESS = 0.75  # weight of the soft target beside the hard one
-LOGISTIC = 15.0  # a sample tells a logistic regression less, so penalties are this much smaller
 NEWTON_STEPS = 50  # about ten are needed, for two or three of which the curvature is computed
 SMALL_STEP = 1e-4  # of the weights; what is left is a fraction of it
 FAST = 4.0  # a step this many times smaller than the one before
-
-
-@dataclass
-class LogisticCorrector(RidgeScorer):
-    """Predicts the paper's stop target by a ridge logistic regression per exit.
-
-    Where `Corrector` needs thousands of samples to gain from the history, this one takes a few
-    hundred, a fraction of a second and no seed. Three quarters of its target are soft: the
-    probability that no later, different answer is right.
-
-    Args:
-        history: Also look at the earlier exits.
-        classes: Also look at the probability of every class, if there are at most 500.
-
-    Attributes:
-        means_: `[M-1, D]`, of the features.
-        scales_: `[M-1, D]`.
-        coefficients_: `[M-1, D+1, 1]` float64, the constant last.
-
-    Example:
-        >>> from offramp import Policy, synthetic
-        >>> splits = synthetic.ledgers(seed=0, samples=300)
-        >>> policy = Policy(LogisticCorrector()).fit(splits["held_out"]).tune(splits["val"])
-        >>> policy.at(budget=0.5).decide(splits["test"]).shape
-        (300,)
-    """
-
-    def _score(self, outputs: AnyArray) -> AnyArray:
-        """Log-odds of "right here, or hopeless from here on"."""
-        return outputs[:, 0]
-
-    def probability(self, scores: AnyArray) -> AnyArray:
-        """The corrector's own output, in [0, 1]."""
-        return sigmoid(scores)
-
-    def _solve(
-        self,
-        designs: list[Array],
-        penalties: Array,
-        predictions: Array,
-        teacher: _Teacher,
-        costs: Array,
-    ) -> list[Array]:
-        assert teacher.labels is not None
-        hard, soft = (
-            stop_target(predictions, teacher.labels),
-            teacher.soft_stop_target(predictions),
-        )
-        target = (1 - SOFTNESS) * hard + SOFTNESS * soft
-        found: list[Array] = []
-        for exit_index, design in enumerate(designs):
-            start = found[-1][:, 0] if found else None  # neighbouring exits are alike
-            weights = fit_logistic(design, target[:, exit_index], penalties / LOGISTIC, start)
-            found.append(weights[:, None])
-        return found
 
 
 def fit_logistic(
@@ -557,15 +394,3 @@ def fit_logistic(
         # The curvature of an earlier step will do while steps shrink fast.
         stale, before = size > before / FAST, size
     return weights
-
-
-def _running_max(values: AnyArray) -> AnyArray:
-    """The largest value so far along the rows of `[n, j]`.
-
-    Example:
-        >>> _running_max(np.array([[1.0, 3.0, 2.0]]))
-        array([[1., 3., 3.]])
-    """
-    if isinstance(values, np.ndarray):
-        return np.maximum.accumulate(values, axis=1)
-    return values.cummax(1).values
