@@ -239,7 +239,7 @@ def upper_bounds(
         >>> losses = np.zeros((200, 3))
         >>> losses[:20, 1] = 1.0  # the policy in the middle is the worst
         >>> upper_bounds(losses, 0.1).round(4)
-        array([0.0114, 0.1331, 0.1331])
+        array([0.0114, 0.1328, 0.1328])
     """
     if level is None:
         # Losses that a safer policy has, too, count for the riskier one: then they never grow
