@@ -36,7 +36,7 @@ from offramp.registry import COMMANDS, METHODS
 app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Early-exit neural networks: decide when to stop, for a compute budget.\n\n"
+    help="Decide, input by input, when a model has computed enough.\n\n"
     "Start with `offramp demo`, or give your own per-exit logits to `offramp compare`. "
     "`offramp doctor` says what is installed and what is missing, and "
     "`offramp --install-completion` completes names with the Tab key.",
