@@ -8,10 +8,12 @@ import pytest
 import offramp
 from offramp import Ledger, synthetic
 from offramp.advice.subchains import SUB_CHAINS, SubChains, suits
+from offramp.answers import MajorityVote
 from offramp.costs import Costs
 from offramp.errors import BudgetError, ConfigError
 from offramp.evaluation.pairs import pair_envelope
 from offramp.plan import Plan
+from offramp.runtime import Member
 
 BUDGETS = [0.1, 0.3, 0.5, 0.75]
 
@@ -121,6 +123,23 @@ def test_networks_and_unlabelled_answers_are_left_to_other_methods(questions):
         split="val",
     )
     assert not suits(questions["held_out"], unlabelled)
+
+
+def test_samples_without_confidences_vote_and_the_policy_runs():
+    """Nothing but votes can decide when the model itself is asked, so nothing else is chosen."""
+    drawn = np.random.default_rng(0)
+
+    async def ask(question):
+        return ("right" if drawn.random() < 0.7 else f"wrong {drawn.integers(4)}", None)
+
+    member = Member(ask, cost=0.001, samples=6, name="model")
+    with offramp.Cascade([member], unit="dollars") as cascade:
+        ledger = offramp.record(cascade, (list(range(150)), ["right"] * 150), split="all")
+        held_out, val, _ = ledger.partition()
+        assert not suits(held_out, val)
+        policy = offramp.auto(held_out, val, budgets=[0.6])[0.6]
+        assert isinstance(policy.answer, MajorityVote)
+        assert len(cascade.run(["one", "two"], policy)) == 2
 
 
 def test_other_thresholds_are_refused():

@@ -246,8 +246,7 @@ def _candidates_for(answers: Ledger) -> Sequence[str]:
     """Methods for answers: votes, where they can be counted, and what reads confidences."""
     if not MajorityVote().can_read(answers.history_type):
         return ANSWER_CANDIDATES
-    stated = bool((answers.outputs[..., 0] != 0).any())
-    return (*VOTES, *ANSWER_CANDIDATES) if stated else VOTES
+    return (*VOTES, *ANSWER_CANDIDATES) if subchains.states_confidence(answers) else VOTES
 
 
 def _seconds(crossed: Mapping[str, CrossFit], ledger: Ledger) -> dict[str, float]:

@@ -96,13 +96,19 @@ class SubChains(Method):
         ]
 
 
+def states_confidence(answers: Ledger) -> bool:
+    """Whether any answer comes with a confidence; otherwise they can only vote."""
+    return bool((answers.outputs[..., 0] != 0).any())
+
+
 def suits(held_out: Ledger, val: Ledger) -> bool:
-    """Whether sub-chains can be chosen: of models of their own, with answers and labels."""
+    """Whether sub-chains can be chosen: of models that state confidences, with labels."""
     both = held_out, val
     return all(
         each.cost_model.is_cascade
         and not each.has_logits
         and each.has_labels
+        and states_confidence(each)
         and (each.lengths is None or bool((each.lengths == each.num_exits).all()))
         for each in both
     )
