@@ -40,7 +40,7 @@ def exact(losses: AnyArray, delta: float, signed: bool = False) -> Floats:
         >>> exact(np.zeros((100, 1)), delta=0.1).round(4)
         array([0.0228])
         >>> losses = np.repeat([[1.0], [-1.0], [0.0]], [20, 20, 960], axis=0)
-        >>> bool(exact(losses, 0.1, signed=True)[0] < betting(losses, 0.1, signed=True)[0])
+        >>> bool(exact(losses, 0.1, True)[0] < hoeffding_bentkus(losses, 0.1, True)[0])
         True
     """
     values, counts = _checked_losses(losses, delta, signed)

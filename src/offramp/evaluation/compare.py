@@ -69,9 +69,10 @@ def compare(
         >>> print(table)  # first a verdict
         Early exits are worth it here: at 50% of the cost, Baseline (geometric thresholds), ...
         <BLANKLINE>
-        method    thresholds    25%    50%    75%    ECE   EEFP
-        Baseline  geometric   37.97  69.31  77.40  0.332  0.791
-        Margin    geometric   39.41  68.80  77.40      -  0.803
+        method    thresholds    25%    50%     75%    ECE   EEFP
+        Baseline  geometric   37.97  69.31  77.00*  0.332  0.791
+        Margin    geometric   39.41  68.80  76.80*      -  0.803
+        * at the nearest cost
         - its score is no probability
     """
     for name, ledger in (("held_out", held_out), ("val", val), ("test", test)):
