@@ -10,6 +10,7 @@ from offramp import Policy, synthetic
 from offramp.cli.app import app
 from offramp.component import Component
 from offramp.errors import ConfigError, FileFormatError, PluginError
+from offramp.files import accept
 from offramp.methods import find_methods
 from offramp.registry import METHODS
 
@@ -169,6 +170,7 @@ def test_where_no_class_has_the_name_all_packages_are_listed(installed, tmp_path
     folder = Policy(METHODS["baseline"].scorer.clone()).fit(splits["held_out"]).save(tmp_path)
     file = folder / "policy.json"
     file.write_text(file.read_text().replace("MaxProbability", "Elsewhere"))
+    accept(folder)
     message = "if it is your own class, import its module.*--plugin NAME .*sharp"
     with pytest.raises(FileFormatError, match=message):
         Policy.load(folder)
