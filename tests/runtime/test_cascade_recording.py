@@ -38,6 +38,15 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def test_a_recording_read_as_a_ledger_says_how_to_make_one(tmp_path):
+    path = tmp_path / "responses.jsonl"
+    ledger = cascade_of(first, exact).record(labelled(10), "val", path=path)
+    with pytest.raises(FileFormatError, match="has a response in each row"):
+        offramp.Ledger.load(path, split="val")
+    again = cascade_of(first, exact).record(labelled(10), "val", path=path)
+    np.testing.assert_array_equal(again.outputs, ledger.outputs)
+
+
 def test_every_response_is_a_line_as_soon_as_it_is_there(tmp_path):
     path, seen = tmp_path / "new" / "calls.jsonl", []
 

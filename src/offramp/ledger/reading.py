@@ -392,6 +392,11 @@ def check_names(
     path: Path, names: Collection[str], known: Collection[str], lacking: Sequence[str]
 ) -> None:
     """Raise if something is lacking, or a name looks misspelt."""
+    if {"item", "member", "sample"} <= set(names):
+        raise FileFormatError(
+            f"{path} has a response in each row, as `Cascade.record` keeps them, and a ledger has "
+            "an item: record again with this `path`, which asks nothing twice, and save the ledger"
+        )
     missing = [name for name in known if name not in names]
     guesses = [
         f"`{name}` to `{near}`"

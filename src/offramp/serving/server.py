@@ -133,8 +133,7 @@ def _run_here(app: "Starlette", config: ServeConfig, listening: socket.socket) -
             await asyncio.sleep(ALREADY_SENT)
             await super().shutdown(sockets)
 
-    # A gateway counts for itself.
-    connections(config.header_timeout, getattr(app.state, "metrics", None))
+    connections(config.header_timeout, app.state.metrics)
     server = Server(uvicorn.Config(app, **_uvicorn_options(config)))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when all is answered
         server.run(sockets=[listening])
