@@ -174,11 +174,11 @@ def all_finite(array: AnyArray) -> bool:
     if not isinstance(array, np.ndarray):
         return math.isfinite(array.sum().item())
     if array.size <= 4 * SMALL and array.flags.c_contiguous:
-        # Sums of squares: a third of the time, and no warning.
+        # Sums of squares: a third of the time, and no warning, as `dot` gives where one is huge.
         flat = array.reshape(-1)
         for start in range(0, array.size, SMALL):
             part = flat[start : start + SMALL]
-            if not math.isfinite(np.dot(part, part)):
+            if not math.isfinite(np.vdot(part, part)):
                 return False
         return True
     with np.errstate(all="ignore"):

@@ -250,9 +250,8 @@ def test_networks_of_every_kind_decide_as_on_a_ledger(make, kind):
     )
     def check(samples, seed, tenth):
         nonlocal total, near
-        found = check_all_ways(
-            world, world.policy.at_point(20 * tenth), world.inputs(samples, seed)
-        )
+        policy = world.policy.at(budget=tenth / 10)
+        found = check_all_ways(world, policy, world.inputs(samples, seed))
         total, near = total + samples, near + found[0]
         taken.update(found[1])
 

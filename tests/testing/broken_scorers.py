@@ -9,7 +9,7 @@ from offramp.answers import CurrentExit
 from offramp.arrays import float32, namespace, sigmoid, softmax, top_indices
 from offramp.component import current_exit_only
 from offramp.ledger.history import log_odds
-from offramp.scorers import Entropy
+from offramp.scorers import Entropy, MaxProbability
 
 
 @dataclass
@@ -184,6 +184,11 @@ class PastOfLogits(Scorer):
 
 
 @dataclass
+class NoVotes(MaxProbability):
+    counts_votes = True
+
+
+@dataclass
 class FittedToLogits(Scaled):
     def fit(self, history, labels, costs):
         self.scale_ = history.logits[: len(labels) // 2].std(axis=(0, 2), dtype=np.float32)
@@ -237,6 +242,11 @@ BROKEN_SCORERS = [
     (Squashed(), "scores do not saturate", "take history.log_odds or a logarithm"),
     (OfLogits(), OF_ANSWERS, "look at history.answers"),
     (PastOfLogits(), OF_ANSWERS, "with other logits before the answer, there is a change"),
+    (
+        NoVotes(),
+        OF_ANSWERS,
+        "it counts votes, and where something else would be answered, there is",
+    ),
     (FittedToLogits(), OF_ANSWERS, "fitted with other logits before the answer, .*in `scale_`"),
     (LargestLogit(), CONSTANTS, "a change of up to .* take history.log_probs"),
     (MeanLogit(), CONSTANTS, "a change of up to"),

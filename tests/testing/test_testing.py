@@ -12,6 +12,7 @@ from offramp import scorers as scorer_room
 from offramp.component import current_exit_only
 from offramp.errors import PromiseError
 from offramp.registry import THRESHOLDS
+from offramp.scorers import CalibratedConfidence
 from offramp.testing import check_answer, check_scorer, check_threshold_method
 from offramp.testing.kinds import AnswerUnderTest, MethodUnderTest, ScorerUnderTest
 from offramp.testing.promises import Promise, UnderTest
@@ -44,7 +45,15 @@ def test_the_librarys_threshold_methods_keep_every_promise(name):
 def test_every_public_class_belongs_to_a_registered_method(room, parent, registered):
     public = {getattr(room, name) for name in room.__all__}
     classes = {each for each in public if isinstance(each, type) and issubclass(each, parent)}
-    assert classes - {parent} == {type(each) for each in registered}
+    of_sub_chains = {CalibratedConfidence}  # a method that is no scorer and answer; see below
+    assert classes - {parent} - of_sub_chains == {type(each) for each in registered}
+
+
+def test_calibrated_chances_keep_all_promises_but_that_none_are_equal():
+    """Samples surer than all of held_out share the highest chance that was learned."""
+    with pytest.raises(PromiseError, match="have 1 different scores") as error:
+        check_scorer(CalibratedConfidence())
+    assert error.value.promises == ("scores do not saturate",)
 
 
 def test_to_the_letter_of_the_paper_very_sure_samples_share_a_score():

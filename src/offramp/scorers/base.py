@@ -1,7 +1,7 @@
 """What a scorer is."""
 
 from collections.abc import Callable, Sequence
-from typing import Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from offramp.arrays import AnyArray, Array
 from offramp.component import Component
@@ -17,7 +17,13 @@ class Scorer(Component):
     something to learn. Scores decide the order of samples at one exit, on a scale that must not
     saturate: samples that share a score cannot be told apart by any threshold. They are not
     probabilities; `probability` turns them into one where the scorer has one.
+
+    Attributes:
+        counts_votes: Whether it reads what each exit says by itself, `history.logits`, and not
+            what would be answered, `history.answers`.
     """
+
+    counts_votes: ClassVar[bool] = False
 
     @property
     def learns(self) -> bool:

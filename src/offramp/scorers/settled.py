@@ -38,6 +38,7 @@ class Settled(Scorer):
 
     rule: str = "beta"
     needs = "answers"
+    counts_votes = True
 
     def __post_init__(self) -> None:
         check.one_of("rule", self.rule, ("beta", "dirichlet"))

@@ -186,7 +186,13 @@ class ScorerUnderTest(ComponentUnderTest):
         "scores are of what would be answered", "look at history.answers, and not history.logits"
     )
     def _scores_follow_the_answers(self) -> Iterator[str]:
-        others = self.outputs(heads=self.logits[::-1].copy())
+        turned = self.logits[::-1].copy()
+        if self.component.counts_votes:
+            others = self.outputs(turned, heads=self.logits)
+            for change in differences(others, self.outputs(), TOLERANCE):
+                yield f"it counts votes, and where something else would be answered, {change}"
+            return
+        others = self.outputs(heads=turned)
         for change in differences(others, self.outputs(), TOLERANCE):
             yield f"with other logits before the answer, {change}"
         if not self.component.learns:
