@@ -1,3 +1,4 @@
+import logging
 import os
 import secrets
 import shutil
@@ -30,6 +31,18 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _logging_as_before():
+    """Servers say how their whole process logs, and uvicorn does, even in a process of tests."""
+    names = ("offramp", "offramp.access", "uvicorn", "uvicorn.error", "uvicorn.access")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

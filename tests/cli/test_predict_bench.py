@@ -166,7 +166,7 @@ def test_bench_races_what_a_user_could_run(places, tmp_path):
         assert name in result.stdout
     assert "Times were measured on" in " ".join(result.stdout.split())
     assert "% of 60" in result.stdout  # samples, beside every accuracy
-    rows = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    rows = json.loads((tmp_path / "bench" / "bench.json").read_text())["rows"]
     assert {row["batch_size"] for row in rows} == {2, 4}
     assert all(0 <= row["accuracy"] <= 1 and row["labelled"] == 60 for row in rows)
     assert (tmp_path / "bench" / "bench.svg").is_file()

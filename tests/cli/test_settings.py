@@ -15,6 +15,7 @@ from offramp.cli.settings import Given, described, with_options
 from offramp.errors import ConfigError
 from offramp.serving import ServeConfig
 from offramp.timing import BenchConfig, bench
+from offramp.timing.config import CLOCKS
 from offramp.training import TrainConfig
 
 COMMANDS = typer.main.get_command(app).commands
@@ -153,6 +154,8 @@ def test_defaults_are_the_defaults_of_python(command, function):
     }
     renamed = {"batch_sizes": "batch_size", "runtimes": "runtime"} if command == "profile" else {}
     ours = {renamed.get(name, name): default for name, default in ours.items()}
+    if "clock" in ours:  # a word for what is a function in Python
+        ours["clock"] = CLOCKS[ours["clock"]]
     common = ours.keys() & theirs.keys()
     for name in common:
         default = theirs[name]

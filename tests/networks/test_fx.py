@@ -447,7 +447,9 @@ def test_end_that_is_no_linear_layer_needs_the_number_of_classes():
 
 def test_module_that_ends_differently_in_training_is_refused():
     backbone = Ends(lambda self, x: (x, x) if self.training else x)
-    with pytest.raises(NetworkError, match="in training mode it returns a tuple; give the"):
+    with pytest.raises(
+        NetworkError, match="in training mode it returns a tuple: return the logits alone"
+    ):
         attach(backbone, at=["first"], example=torch.rand(2, 4))
     backbone = Ends(lambda self, x: x * self.second.weight.sum() if self.training else x)
     with pytest.raises(NetworkError, match="ends differently in training and in eval mode"):

@@ -435,10 +435,10 @@ class Hungry:
         self.session = session
         self.hungry = runtime.InferenceSession(model.SerializeToString())
 
-    def run(self, names, feeds):
+    def run(self, names, feeds, options):
         if len(next(iter(feeds.values()))) > 8:
             return self.hungry.run(None, {"shape": torch.tensor([2**20, 2**22]).numpy()})
-        return self.session.run(names, feeds)
+        return self.session.run(names, feeds, options)
 
 
 def test_out_of_memory_suggests_a_batch_size(exported):
