@@ -99,41 +99,41 @@ def cascades() -> list[Setting]:
 def workloads() -> Iterator[Workload]:
     """All workloads whose settings were measured with intervals."""
     yield Workload(
-        "sentence encoder, SST-2: ONNX Runtime, batches of 32",
+        "sentence encoder on SST-2, ONNX Runtime, batches of 32",
         budgets(rows("docs/figures/text.json", "batches-of-32"), 2, 7),
         "time",
         "all layers",
-        "single sentences gain less",
+        "the gain on single sentences is smaller",
     )
     yield Workload(
-        "chain of two image networks, CIFAR-100: ONNX Runtime, batches of 32",
+        "chain of a small and a large image network on CIFAR-100, ONNX Runtime, batches of 32",
         budgets(rows("docs/figures/chain.json", "onnx"), 2, 6),
         "time",
-        "the larger network alone",
-        "single images gain nothing",
+        "the large network alone",
+        "no gain on single images",
     )
     yield Workload(
-        "cascades of language models: mean of four, recorded answers",
+        "cascades of language models, mean of four, recorded answers",
         cascades(),
-        "dollars",
-        "the last model alone",
-        "95% of resplits instead of an interval",
+        "price",
+        "the largest model alone",
+        "the range holds 95% of the resplits",
     )
     trees = rows("docs/figures/trees.json", "what-it-brings")
     for data in ("letter", "magic"):
         yield Workload(
-            f"boosted trees, `{data}`: LightGBM, certified margin, single rows",
+            f"boosted trees on `{data}`, LightGBM's own early stop at a certified margin, single rows",
             margins(trees, data),
             "time",
             "all trees",
-            "needs thousands of rows",
+            "certifying takes thousands of labelled rows",
         )
     yield Workload(
-        "language identification, Wagtail: three libraries, single strings",
+        "language identification by three libraries, single strings",
         budgets(rows("docs/figures/language.json", "three-libraries"), 6, 5),
         "time",
-        "lingua alone",
-        "learned from other texts",
+        "the library lingua alone",
+        "tuned on Django's texts, measured on Wagtail's",
     )
 
 
@@ -164,7 +164,7 @@ def show(title: str, head: str, found: Iterable[list[str]]) -> None:
 
 def main() -> None:
     """Print both tables."""
-    head = "workload | saved | points of accuracy | against; caveat"
+    head = "workload | saved | change of accuracy, points | compared with; note"
     show("What to expect", head, filter(None, (each.row() for each in workloads())))
     show("Gains of auto", "network | 25% | 50% | 75%", networks())
 
