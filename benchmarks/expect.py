@@ -122,7 +122,7 @@ def workloads() -> Iterator[Workload]:
     trees = rows("docs/figures/trees.json", "what-it-brings")
     for data in ("letter", "magic"):
         yield Workload(
-            f"boosted trees on `{data}`, LightGBM's own early stop at a certified margin, single rows",
+            f"boosted trees on `{data}`, LightGBM stopping at a certified margin, single rows",
             margins(trees, data),
             "time",
             "all trees",
