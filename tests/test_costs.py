@@ -117,6 +117,10 @@ def test_costs_differ_where_any_part_differs():
     ("make", "message"),
     [
         (lambda: Costs([0, -1], [1, 2]), "got -1 for the stage of exit 1"),
+        (
+            lambda: Costs.of_members([[-0.1, 1.0]], "dollars"),
+            "must not be negative, got -0.1 for sample 0, model 0$",
+        ),
         (lambda: Costs([0, 1], [3, -2]), "got -2 for the head of exit 1"),
         (lambda: Costs([[0, 1], [1, -3]], [[1, 1], [1, 1]]), "got -3 for the stage of sample 1, "),
         (lambda: Costs([1, 2], [1]), r"as many head costs as stage costs, got \[1\] and \[2\]"),

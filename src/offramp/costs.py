@@ -384,12 +384,12 @@ def _numbers(name: str, values: AnyArray | Sequence[Any], gaps: bool = False) ->
     return numbers
 
 
-def _check_none(wrong: Array, values: Array, message: str) -> None:
+def _check_none(wrong: Array, values: Array, message: str, name: str = "exit") -> None:
     """Raise if a value is wrong, with the first one, its place and the exit's before it."""
     if wrong.any():
         *sample, exit_index = np.argwhere(wrong)[0].tolist()
         row = values[tuple(sample)]
-        place = "".join(f"sample {number}, " for number in sample) + f"exit {exit_index}"
+        place = "".join(f"sample {number}, " for number in sample) + f"{name} {exit_index}"
         before = row[exit_index - 1] if exit_index else 0.0
         raise LedgerError(message.format(value=row[exit_index], place=place, before=before))
 
@@ -402,8 +402,11 @@ def _check_parts(stages: Array, heads: Array, sampled: bool) -> None:
             f"{list(heads.shape)} and {list(stages.shape)}"
         )
     for name, part in (("stage", stages), ("head", heads)):
-        message = f"costs must not be negative, got {{value:g}} for the {name} of {{place}}"
-        _check_none(part < 0, part, message)
+        # Where stages cost nothing, what stands as heads are models of their own.
+        is_model = name == "head" and not stages.any()
+        what, place = ("", "model") if is_model else (f"the {name} of ", "exit")
+        message = f"costs must not be negative, got {{value:g}} for {what}{{place}}"
+        _check_none(part < 0, part, message, place)
     # The first exit may be free, as it is where nothing has been thought yet.
     free = stages[1:] + heads[1:] == 0
     if stages.ndim == 1 and not sampled and free.any():

@@ -11,7 +11,7 @@ import pytest
 
 from offramp import Cascade, Ledger, Policy
 from offramp.answers import MajorityVote
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.runtime import Member, Response
 from offramp.runtime.calls import passes, retry_after
 from offramp.scorers import Patience, Settled
@@ -300,6 +300,50 @@ def test_an_exception_may_say_what_was_billed(policy):
 
     (found,) = cascade_of(first, unreadable).run(["6-6"], policy)
     assert (found.why, found.cost) == ("failed", 1.25)
+
+
+def stating(cost, seen):
+    async def one(text):
+        seen.append(text)
+        return Response(truth(text), 0.99, cost)
+
+    return one
+
+
+@pytest.mark.parametrize("cost", [-0.1, float("nan"), float("inf"), "0.1"])
+def test_a_cost_that_cannot_be_is_refused_at_the_first_response(policy, cost):
+    seen, message = [], f"`second` must return a cost of at least 0 with its answer, got {cost!r}"
+    with pytest.raises(NetworkError, match=message):
+        cascade_of(first, stating(cost, seen)).run(["6-6"], policy)
+    with pytest.raises(NetworkError, match=message):
+        cascade_of(first, stating(cost, seen), concurrency=1).record((words(), None), "val")
+    assert len(seen) <= 3  # of 201; a call that was under way is made
+
+
+def test_a_negative_bill_for_a_failure_is_refused(policy):
+    async def refunded(text):
+        error = ValueError("not JSON")
+        error.cost = -1.0
+        raise error
+
+    with pytest.raises(NetworkError, match="`second` must return a cost of at least 0"):
+        cascade_of(first, refunded).run(["6-6"], policy)
+
+
+def test_a_cost_that_nothing_states_is_refused_at_the_first_response(policy):
+    seen = []
+    members = [Member(first, 1.0, "first"), Member(stating(None, seen), name="second")]
+    cascade = Cascade(members, unit="dollars", concurrency=1)
+    with pytest.raises(LedgerError, match="what `second` costs is not known"):
+        cascade.run(["6-6"], policy)
+    with pytest.raises(LedgerError, match="what `second` costs is not known"):
+        cascade.record((words(), None), "val")
+    assert len(seen) <= 3  # of 201; a call that was under way is made
+
+
+def test_a_negative_cost_of_a_model_is_refused_when_it_is_stated():
+    with pytest.raises(ConfigError, match=r"`cost of x` must be at least 0, got -1\.0"):
+        Member(first, cost=-1.0, name="x")
 
 
 def test_names_tell_models_apart(policy):

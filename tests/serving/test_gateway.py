@@ -229,7 +229,9 @@ def test_failures_are_those_of_openai(tmp_path, fault, status, message):
 @pytest.mark.parametrize(
     ("content", "status", "message"),
     [
-        (b"{", 400, "Expecting"),
+        (b"{", 400, "the body must be JSON: Expecting"),
+        (b"", 400, "the body must be JSON"),
+        (b"[" * 4000, 400, "the body must be JSON"),
         (b'{"messages": "hello"}', 400, "an object with `messages`, a list"),
         (b'{"messages": [], "n": 2}', 400, "`n` must be 1"),
         (b" " * 5000, 413, "a body may have 4,096 bytes"),
@@ -279,6 +281,12 @@ def test_members_get_their_own_keys_models_and_parameters(tmp_path, monkeypatch)
     monkeypatch.delenv("SMALL_KEY")
     with pytest.raises(ConfigError, match=r"key of `one` is not set: .* variable SMALL_KEY"):
         Endpoint(ChatMember(name="one", url="x", key="SMALL_KEY", price=Price()))
+
+
+@pytest.mark.parametrize("field", ["input", "output", "call"])
+def test_a_negative_price_is_refused(field):
+    with pytest.raises(ConfigError, match=f"`price.{field} of one` must be at least 0, got -5"):
+        ChatMember(name="one", url="x", price=Price(**{field: -5.0}))
 
 
 def halves(made):

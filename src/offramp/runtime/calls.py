@@ -7,6 +7,7 @@ same: a response with an `error` may state its `cost`, as may an exception.
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 from offramp import check
 from offramp.arrays import Array
-from offramp.errors import ConfigError, NetworkError
+from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.ledger.answers import Normalise
 from offramp.runtime.members import ModelRun, Response
 
@@ -30,6 +31,8 @@ PASSING_NAMES = {
     *("ConnectionError", "TimeoutError", "gaierror"),
     *("TransportError", "APIConnectionError", "ClientConnectionError", "Timeout"),
 }
+
+FOUND = ("macs", "seconds")  # units of costs that nobody needs to state
 
 FREE: AbstractAsyncContextManager[None] = nullcontext()  # however many calls there are
 
@@ -85,6 +88,7 @@ class CallSettings:
     timeout: float | None = None
     retry_on: Callable[[Exception], bool] = passes
     normalise: Normalise | None = None
+    unit: str = "relative"
 
     def __post_init__(self) -> None:
         check.whole("concurrency", self.concurrency, least=1)
@@ -185,11 +189,13 @@ class Calls:
             raise TimeoutError(f"no answer within {longest:g} s") from error
 
     def _failed(self, run: ModelRun, error: Exception) -> Response:
-        cost = getattr(error, "cost", None)
-        return self._noted_once(run, Response(error=one_line(error), cost=cost))
+        response = Response(error=one_line(error), cost=getattr(error, "cost", None))
+        self._check_cost(run, response)
+        return self._noted_once(run, response)
 
     def _usable(self, run: ModelRun, response: Response) -> Response:
         """The response; with an error where it has no answer, or NaN as its confidence."""
+        self._check_cost(run, response)
         is_nan = response.confidence != response.confidence
         if not (is_nan or response.error or response.answer is None):
             return response
@@ -199,12 +205,32 @@ class Calls:
             response = Response(error=f"a response without {what}", cost=cost)
         return self._noted_once(run, response)
 
+    def _check_cost(self, run: ModelRun, response: Response) -> None:
+        """Check what a call has cost as soon as it is stated, before more is paid."""
+        member, cost = run.member, response.cost
+        if cost is None:
+            # Multiply-accumulates are counted, seconds are measured, and failures may be free.
+            if member.costs is None and not response.error and self._settings.unit not in FOUND:
+                raise unknown_cost(member.name)
+        elif isinstance(cost, str) or not 0 <= cost < math.inf:
+            raise NetworkError(
+                f"`{member.name}` must return a cost of at least 0 with its answer, got {cost!r}"
+            )
+
     def _noted_once(self, run: ModelRun, response: Response) -> Response:
         name = run.member.name
         if response.error and name not in self._noted:
             self._noted.add(name)
             logger.warning("`%s` of a cascade failed: %s", name, response.error)
         return response
+
+
+def unknown_cost(name: str) -> LedgerError:
+    """The error where nothing states what a model costs."""
+    return LedgerError(
+        f"what `{name}` costs is not known: give Member(..., cost=...), return a cost with each "
+        "answer, or time all models with cascade.measure(inputs)"
+    )
 
 
 async def in_thread(function: Callable[[], Result]) -> Result:

@@ -79,7 +79,9 @@ class Cascade:
             raise ConfigError("a cascade needs at least two stages: two models, or more")
         check.one_of("unit", unit, UNITS)
         self.members, self.unit = told_apart(made), unit
-        self.settings = CallSettings(concurrency, retries, backoff, timeout, retry_on, normalise)
+        self.settings = CallSettings(
+            concurrency, retries, backoff, timeout, retry_on, normalise, unit
+        )
         for member in self.members:
             if member.costs is None and unit == "macs":
                 member.count()

@@ -134,6 +134,7 @@ class Member:
         if isinstance(self.cost, Costs | BatchTimes):
             self._set_costs(self.cost)
         elif self.cost is not None:
+            check.at_least(f"cost of {self.name}", self.cost, 0)
             nothing = np.zeros(self.samples)
             self._set_costs(Costs(nothing, nothing + self.cost, unit="relative"))
 

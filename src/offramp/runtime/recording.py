@@ -21,7 +21,7 @@ from offramp.batch_times import BatchTimes
 from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError, LedgerWarning
 from offramp.files import plain
-from offramp.runtime.calls import Calls
+from offramp.runtime.calls import Calls, unknown_cost
 from offramp.runtime.cascade_run import Traffic, Visit
 from offramp.runtime.members import Member, Response, picked
 
@@ -279,10 +279,7 @@ def costs_of(members: Sequence[Member], unit: str, table: Table) -> Costs | Batc
     names = [member.name for member in members for _ in range(member.stages)]
     for name, costs in zip(names, each.T, strict=True):
         if np.isnan(costs).any():
-            raise LedgerError(
-                f"what `{name}` costs is not known: give Member(..., cost=...), return a cost "
-                "with each answer, or time all models with cascade.measure(inputs)"
-            )
+            raise unknown_cost(name)
     starts = tuple(accumulate(member.stages for member in members))[:-1]
     # The last model starts afresh, whatever was run before; of samples, all count.
     last = members[-1]

@@ -53,6 +53,8 @@ class ChatMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def __post_init__(self) -> None:
         check.positive("timeout", self.timeout)
+        for name, price in msgspec.structs.asdict(self.price).items():
+            check.at_least(f"price.{name} of {self.name}", price, 0)
         if ":" not in self.confidence:
             check.one_of("confidence", self.confidence, (*READINGS, "module:function"))
 
