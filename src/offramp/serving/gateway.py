@@ -147,8 +147,11 @@ class Gateway:
             raise RefusedError(401, "send the key of this gateway as Authorization: Bearer KEY")
         try:
             body: dict[str, Any] = json.loads(content)
-            check_request(body)
         except (ValueError, RecursionError) as error:
+            raise RefusedError(400, f"the body must be JSON: {error}") from None
+        try:
+            check_request(body)
+        except ValueError as error:
             raise RefusedError(400, str(error)) from None
         return body
 
