@@ -516,7 +516,8 @@ def broken(batch):
         (
             lambda: blurred().run(np.zeros((1, 8)), policy_for_words()),
             NetworkError,
-            "fitted on a ledger of other models",
+            r"fitted for other models: it decides at the stages \[0, 1\] of cascade-.*, and the "
+            "cascade has [0-9], of .*: record this cascade, and fit it again",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from email.utils import formatdate
 import numpy as np
 import pytest
 
-from offramp import Cascade, Ledger, Policy
+from offramp import Cascade, Ledger, MaxProbability, Policy
 from offramp.answers import MajorityVote
 from offramp.errors import ConfigError, LedgerError, NetworkError
 from offramp.runtime import Member, Response
@@ -344,6 +344,15 @@ def test_a_cost_that_nothing_states_is_refused_at_the_first_response(policy):
 def test_a_negative_cost_of_a_model_is_refused_when_it_is_stated():
     with pytest.raises(ConfigError, match=r"`cost of x` must be at least 0, got -1\.0"):
         Member(first, cost=-1.0, name="x")
+
+
+def test_a_policy_for_three_models_is_none_for_two():
+    members = [Member(quick, 1.0, "a"), Member(quick, 2.0, "b"), Member(exact, 5.0, "c")]
+    ledger = Cascade(members).record((words(), [truth(w) for w in words()]), split="all")
+    held_out, val, _ = ledger.partition()
+    policy = Policy(MaxProbability()).fit(held_out).tune(val).at(budget=0.9)
+    with pytest.raises(NetworkError, match=r"for other models: .* \[0, 1, 2\] .* has 2, of a, c:"):
+        Cascade([members[0], members[2]]).run(["6-6"], policy)
 
 
 def test_names_tell_models_apart(policy):

@@ -280,15 +280,13 @@ class Cascade:
         """
         check.instance("policy", policy, Policy, "a Policy, fitted on ledgers of this cascade")
         _ = policy.thresholds  # raises where there is no operating point
-        if policy.exits and policy.exits[-1] >= self.num_stages:
+        is_beyond = bool(policy.exits) and policy.exits[-1] >= self.num_stages
+        if is_beyond or policy.network not in (None, self.fingerprint()):
+            names = ", ".join(dict.fromkeys(self.stage_names))
             raise NetworkError(
-                f"this policy was fitted for stage {policy.exits[-1]}, and the cascade has "
-                f"{self.num_stages}"
-            )
-        if policy.network not in (None, self.fingerprint()):
-            raise NetworkError(
-                "this policy was fitted on a ledger of other models: record this cascade, and fit "
-                "it again"
+                "this policy was fitted for other models: it decides at the stages "
+                f"{list(policy.exits)} of {policy.network or 'a ledger'}, and the cascade has "
+                f"{self.num_stages}, of {names}: record this cascade, and fit it again"
             )
 
     def run(
