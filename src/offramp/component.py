@@ -19,6 +19,8 @@ from offramp.registry import import_hint
 HAS = {
     "answers": "answers with confidences: use CurrentExit or MajorityVote to answer, and "
     "MaxProbability, Patience, Corrector, LogisticCorrector or BreakEven to stop",
+    "votes": "answers without confidences: use MajorityVote to answer, and Settled or Patience to "
+    "stop, or give `confidence` to Ledger.from_answers, too",
     "confidences": "confidences: use CurrentExit to answer, and MaxProbability, Corrector, "
     "LogisticCorrector or BreakEven to stop, or give the answers to Ledger.from_answers, too",
 }
@@ -51,7 +53,7 @@ class Component:
         learned: Names of the arrays that `fit` sets; empty where there is nothing to learn.
         needs: What it reads of each stage: `logits`; `answers`, if all that it asks of them is
             which are the same and how sure they are; `confidences`, if it is only how sure. What
-            needs less can be used on more ledgers.
+            needs less can be used on more ledgers, and `nothing` on all.
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
@@ -80,7 +82,7 @@ class Component:
 
     def can_read(self, history_type: type[History]) -> bool:
         """Whether ledgers that are read in this way have what it needs."""
-        return self.needs in history_type.offers
+        return self.needs in ("nothing", *history_type.offers)
 
     def on(self, history_type: type[History]) -> Self:
         """An unfitted copy for ledgers that are read in this way.

@@ -78,7 +78,8 @@ class Decider:
         is_scored: `[M]`, whether a score is needed: at open exits but the last.
         needs_head: `[M]`, whether the head has to run: its exit is open, or something later reads
             its outputs.
-        votes: Whether the answer is a vote, so that outputs may come without confidences.
+        votes: Whether outputs may come without confidences: the answer is a vote, or none were
+            there to be fitted to.
         keeps_outputs: Whether anything reads the outputs of earlier exits.
         keeps_answers: Whether anything reads the answers at earlier exits, where these are not the
             outputs themselves.
@@ -106,7 +107,7 @@ class Decider:
         self.history_type = history_type
         self._like = like
         self._answer, self._scorer = answer.beside(like), scorer.beside(like)
-        self.votes = isinstance(answer, MajorityVote)
+        self.votes = isinstance(answer, MajorityVote) or "confidences" not in history_type.offers
         self._scorings: dict[int, Scoring] = {}
         self._answers_outputs = type(answer) is CurrentExit
         self._reads_outputs = tuple(reads_outputs)

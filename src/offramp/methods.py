@@ -323,7 +323,9 @@ def _of(name: str) -> str:
 
 
 def _suits(method: Method, num_classes: int, history_type: type[History]) -> bool:
-    if not all(part.can_read(history_type) for part in (method.scorer, method.answer)):
+    answer, chooses = method.answer, type(method).plans is not Method.plans  # what can be read
+    reads = answer.can_read(history_type) and method.scorer.can_read(answer.gives(history_type))
+    if not (reads or chooses):
         return False
     if not history_type.has_logits:
         return ":" in method.name or "top-" not in method.name  # there is no `k` to choose

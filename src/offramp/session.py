@@ -71,7 +71,7 @@ class Session:
         Args:
             output: The answer, or, for a policy on logits, the logits `[K]`.
             confidence: The probability of being right that the stage states; a policy that
-                answers by `MajorityVote` needs none.
+                answers by `MajorityVote`, or was fitted on answers without, needs none.
             cost: What the item has cost by now; it is kept, and plays no part in the decision.
             log_confidence: Instead of `confidence`: its logarithm.
             features: As many as the ledger had.
@@ -125,7 +125,7 @@ class Session:
 
     @property
     def confidence(self) -> float:
-        """How sure the answer is: its own probability, or the confidence that was stated."""
+        """How sure the answer is: its own probability, what was stated, or its share of votes."""
         return float(self._now.confidences[0, -1])
 
     @property

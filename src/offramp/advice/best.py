@@ -12,7 +12,7 @@ from offramp.ledger import Ledger
 from offramp.plan import WITHOUT_EXITS, Plan
 from offramp.policy import Policy
 from offramp.price import decision_seconds
-from offramp.scorers import MaxProbability
+from offramp.scorers.certainty import plainest
 from offramp.thresholds.rule import OperatingPoints
 
 MAX_DROP = 0.005  # of accuracy on val that counts as kept
@@ -143,7 +143,7 @@ def _note_dear_decisions(policy: Policy) -> str:
 def full_network(held_out: Ledger, val: Ledger) -> Policy:
     """The network without exits as a policy: every sample leaves at the last exit."""
     last = held_out.keep_exits([held_out.num_exits - 1])
-    policy = Policy(MaxProbability()).fit(last)
+    policy = Policy(plainest(last.history_type)).fit(last)
     replay = policy.replay(val, "val")
     always, accuracy = np.ones((1, 1)), replay.network_correct.mean()
     cost = replay.price.at(always, always)[0]

@@ -17,7 +17,7 @@ from offramp.ledger.chunks import cut, folds
 from offramp.methods import Method
 from offramp.policy import Policy
 from offramp.replay import BY_SAMPLE, Replay
-from offramp.scorers import MaxProbability
+from offramp.scorers.certainty import plainest
 from offramp.thresholds.rule import ROUNDING
 from offramp.thresholds.tuning import tune_points, worth_their_cost
 
@@ -44,7 +44,7 @@ def pool(held_out: Ledger, val: Ledger) -> Ledger:
         >>> len(pool(splits["held_out"], splits["val"]))
         600
     """
-    (policy,) = Policy(MaxProbability()).fit_seeds(held_out, [0])
+    (policy,) = Policy(plainest(held_out.history_type)).fit_seeds(held_out, [0])
     val.require_split("val")
     policy.check_partner(val)
     policy.check_unseen(val, step="tune")

@@ -98,7 +98,7 @@ class SubChains(Method):
 
 def states_confidence(answers: Ledger) -> bool:
     """Whether any answer comes with a confidence; otherwise they can only vote."""
-    return bool((answers.outputs[..., 0] != 0).any())
+    return "confidences" in answers.history_type.offers
 
 
 def suits(held_out: Ledger, val: Ledger) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from offramp.arrays import AnyArray, Array, namespace
 from offramp.component import Component, current_exit_only
 from offramp.errors import LedgerError
-from offramp.ledger import Ledger
+from offramp.ledger import History, Ledger
 from offramp.ledger.chunks import folds
 
 
@@ -41,6 +41,10 @@ class Answer(Component):
         self._fit(ledger)
         return self
 
+    def gives(self, history_type: type[History]) -> type[History]:
+        """How a scorer reads the answers, on ledgers that are read in this way."""
+        return history_type
+
     def _fit(self, ledger: Ledger) -> None:
         """Set the attributes named in `learned`."""
 
@@ -69,7 +73,7 @@ class CurrentExit(Answer):
         array([[0., 3.]])
     """
 
-    needs = "confidences"
+    needs = "nothing"
 
     @current_exit_only
     def answer_at(self, logits: AnyArray) -> AnyArray:

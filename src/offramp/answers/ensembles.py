@@ -20,7 +20,7 @@ from offramp.arrays import (
     softmax,
 )
 from offramp.ledger import History, Ledger
-from offramp.ledger.history import voted_stage
+from offramp.ledger.history import AnswerHistory, VoteHistory, voted_stage
 
 
 @dataclass
@@ -50,10 +50,12 @@ class MajorityVote(Answer):
 
     Of logits, the votes are shared out as probabilities; half a vote goes to the mean
     probabilities, which breaks ties. Of answers without logits, the vote is as sure as its voters:
-    their summed confidence by the number of stages.
+    their summed confidence by the number of stages. Where none states a confidence, that is the
+    share of the votes.
 
     Args:
-        of: `logits` or `answers`; a policy sets it to what its ledger holds.
+        of: `logits`, `answers`, or `votes`, which are answers without confidences; a policy sets
+            it to what its ledger holds.
 
     Example:
         >>> logits = np.array([[[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]]])
@@ -67,16 +69,20 @@ class MajorityVote(Answer):
     needs = "answers"
 
     def __post_init__(self) -> None:
-        check.one_of("of", self.of, ("logits", "answers"))
+        check.one_of("of", self.of, ("logits", "answers", "votes"))
 
     def on(self, history_type: type[History]) -> Self:
         """A copy that counts what such ledgers hold."""
         return super().on(history_type).clone(of=history_type.name)
 
+    def gives(self, history_type: type[History]) -> type[History]:
+        """Votes have a confidence even where answers have none."""
+        return AnswerHistory if history_type is VoteHistory else history_type
+
     def answer_at(self, logits: AnyArray) -> AnyArray:
         """The vote of the exits so far, `[n, m+1, K]` -> `[n, K]`."""
-        if self.of == "answers":
-            return _voted(logits)
+        if self.of != "logits":
+            return _voted(logits, self.of == "answers")
         xp = namespace(logits)
         best, classes = xp.argmax(logits, axis=2), xp.arange(logits.shape[2], device=logits.device)
         votes = float32(xp.sum(xp.astype(best[..., None] == classes, xp.int64), axis=1))
@@ -88,9 +94,10 @@ class MajorityVote(Answer):
         return (exit_index + 1) * num_classes
 
 
-def _voted(outputs: AnyArray) -> AnyArray:
+def _voted(outputs: AnyArray, is_stated: bool) -> AnyArray:
     """The row `[n, 2+F]` of a vote over stages without logits `[n, m+1, 2+F]`."""
-    xp, said, sure = namespace(outputs), outputs[..., 1], sigmoid(float64(outputs[..., 0]))
+    xp, said, odds = namespace(outputs), outputs[..., 1], float64(outputs[..., 0])
+    sure = sigmoid(odds) if is_stated else xp.ones_like(odds)  # else, each counts as one vote
     winner = voted_stage(said, sure)  # [n, 1]
     weight = xp.sum(sure * float64(said == xp.take_along_axis(said, winner, axis=1)), axis=1)
     share = xp.clip(weight[:, None] / outputs.shape[1], 1e-12, 1 - 1e-12)

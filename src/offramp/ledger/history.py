@@ -369,6 +369,13 @@ def voted_stage(said: AnyArray, sure: AnyArray) -> AnyArray:
     return xp.argmax(votes + weight / (2 * said.shape[1]), axis=1, keepdims=True)
 
 
+class VoteHistory(AnswerHistory):
+    """The same where no stage states a confidence: all that can be done is to count votes."""
+
+    name = "votes"
+    offers = ("answers",)
+
+
 class ConfidenceHistory(AnswerHistory):
     """The same where nobody knows what was answered: no two stages are known to agree."""
 
@@ -381,5 +388,5 @@ class ConfidenceHistory(AnswerHistory):
         return self.confidences
 
 
-HISTORIES = {each.name: each for each in (History, AnswerHistory, ConfidenceHistory)}
+HISTORIES = {each.name: each for each in (History, AnswerHistory, VoteHistory, ConfidenceHistory)}
 """By the names that stand in files."""

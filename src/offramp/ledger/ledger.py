@@ -35,7 +35,7 @@ from offramp.ledger.checks import (
     joined_exits,
 )
 from offramp.ledger.chunks import cut, row_slices, stratified_cut
-from offramp.ledger.history import AnswerHistory, ConfidenceHistory, History
+from offramp.ledger.history import AnswerHistory, ConfidenceHistory, History, VoteHistory
 from offramp.ledger.origin import SPLITS, SampleOrigin, digest
 from offramp.targets import correctness
 
@@ -208,6 +208,8 @@ class Ledger(SampleOrigin):
             costs = Costs.from_cumulative(padded_costs(costs, stated), unit)
         check.one_of("reference", reference, ("last", "vote"), LedgerError)
         ledger_type = ConfidenceLedger if answers is None else AnswerLedger
+        if confidence is None and log_confidence is None:
+            ledger_type = VoteLedger
         ledger = ledger_type(
             outputs,
             right,
@@ -626,6 +628,12 @@ class AnswerLedger(Ledger):
     def _size_as_text(self) -> str:
         features = f", {self.num_classes - 2} features" if self.num_classes > 2 else ""
         return f"stages of {self.history_type.name}{features}"
+
+
+class VoteLedger(AnswerLedger):
+    """Answers that state no confidence, such as samples of one model: they can only vote."""
+
+    history_type = VoteHistory
 
 
 class ConfidenceLedger(AnswerLedger):

@@ -13,10 +13,11 @@ from offramp.costs import Costs
 from offramp.errors import FileFormatError, LedgerError
 from offramp.files import read_folder, restore, write_folder
 from offramp.ledger.checks import Names
-from offramp.ledger.ledger import AnswerLedger, ConfidenceLedger, Ledger, LogitLedger
+from offramp.ledger.ledger import AnswerLedger, ConfidenceLedger, Ledger, LogitLedger, VoteLedger
 
 VERSION = 1
-TYPES = {each.history_type.name: each for each in (LogitLedger, AnswerLedger, ConfidenceLedger)}
+KINDS = (LogitLedger, AnswerLedger, VoteLedger, ConfidenceLedger)
+TYPES = {each.history_type.name: each for each in KINDS}
 
 
 class _Description(TypedDict):

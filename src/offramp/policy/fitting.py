@@ -26,7 +26,7 @@ def fit_parts(
     Without seeds there is one scorer, fitted with its own seed.
     """
     fitted = answer.on(ledger.history_type).fit(ledger)
-    fresh, costs = scorer.on(ledger.history_type), ledger.cumulative_costs
+    fresh, costs = scorer.on(answer.gives(ledger.history_type)), ledger.cumulative_costs
     history = training_history(answer, scorer, ledger)
     if history is None:
         scorers = [fresh]

@@ -118,3 +118,9 @@ class Patience(Scorer):
         xp, predictions = namespace(history.predictions), history.predictions
         other = xp.flip(predictions != predictions[:, -1:], axis=1)  # the latest first
         return float32((other.cumsum(1) == 0).sum(1))
+
+
+def plainest(history_type: type[History]) -> Scorer:
+    """`MaxProbability`, or `Patience` where no stage states a confidence."""
+    plain = MaxProbability()
+    return plain if plain.can_read(history_type) else Patience()
