@@ -197,6 +197,28 @@ def test_inspect_describes_ledgers_and_policies(here, folder, one_file, tmp_path
     assert here("inspect", tmp_path / "p").returncode == 0
 
 
+def answers_of_models(folder, right="4", **change):
+    """JSON lines of two models, of which the second is more often right."""
+    rng, rows = np.random.default_rng(0), []
+    for sure in rng.random(300):
+        answers = [right if sure > 0.3 else "5", right if sure > 0.1 else "6"]
+        row = {"answers": answers, "confidence": [0.3 + 0.7 * sure, 0.95], "label": "4"}
+        rows.append({**row, "model_costs": [0.1, 1.0], "unit": "dollars", **change})
+    path = folder / "decisions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path, rows
+
+
+def test_auto_and_inspect_speak_of_the_models_of_a_cascade(here, tmp_path):
+    path, _ = answers_of_models(tmp_path)
+    result = here("auto", path, "--out", tmp_path / "p")
+    assert result.returncode == 0, result.stderr
+    text = " ".join((result.stdout + here("inspect", path).stdout).split())
+    assert "; models [0, 1]" in text and "of the last model alone" in text
+    assert "cost of the last model alone 1 " in text and "model by model" in text
+    assert "exit" not in text and "full network" not in text
+
+
 def test_fit_takes_auto_as_any_method(here, folder, tmp_path):
     result = here("fit", folder, "--budget", 0.5, "--method", "auto", "--out", tmp_path / "p")
     assert result.returncode == 0, result.stderr

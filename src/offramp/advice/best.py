@@ -8,6 +8,7 @@ import numpy as np
 from offramp.errors import CostWarning
 from offramp.evaluation.bootstrap import QUANTILE
 from offramp.evaluation.references import fixed_exits, mix_at
+from offramp.evaluation.words import words_for
 from offramp.ledger import Ledger
 from offramp.plan import WITHOUT_EXITS, Plan
 from offramp.policy import Policy
@@ -82,7 +83,7 @@ def with_best(plan: Plan, val: Ledger) -> Plan:
     """The plan with a sentence on what is best: exits, an exit alone, or none."""
     if not val.has_labels:
         return plan
-    return replace(plan, best=in_words(best_ways(plan, val), val.unit))
+    return replace(plan, best=words_for(val).of(in_words(best_ways(plan, val), val.unit)))
 
 
 def where_exits_pay(plan: Plan, full: Policy, val: Ledger) -> Plan:

@@ -158,6 +158,8 @@ def _fitted(
     max_drop: float | None = None,
 ) -> "Policy":
     """A policy of this method at the operating point that is asked for."""
+    from offramp.evaluation.words import words_for
+
     wanted = 1.0 if budget is None else budget
     with err.status(f"fitting {method.label}"):
         (plan,) = method.plans(splits["held_out"], splits["val"], [wanted], seeds=1)
@@ -171,7 +173,8 @@ def _fitted(
     if plan.best:
         out.print(plan.best)
     if plan.why:
-        out.print(f"{plan.why[wanted]}; exits {list(policy.exits)}")
+        words = words_for(splits["val"])
+        out.print(f"{plan.why[wanted]}; {words.stages} {list(policy.exits)}")
     return policy
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from offramp.costs import Costs
 from offramp.ledger import Ledger
 
 
@@ -48,6 +49,11 @@ def words_for(ledger: Ledger) -> Words:
         >>> words_for(synthetic.cascade(seed=0)["test"]).full
         'last model'
     """
-    if ledger.has_logits:
+    return words_of(ledger.has_logits, ledger.cost_model)
+
+
+def words_of(has_logits: bool, costs: Costs) -> Words:
+    """How to speak of what has such outputs and costs."""
+    if has_logits:
         return NETWORK
-    return CASCADE if ledger.cost_model.is_cascade else STAGES
+    return CASCADE if costs.is_cascade else STAGES

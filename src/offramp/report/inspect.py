@@ -8,6 +8,7 @@ from rich.filesize import decimal
 
 from offramp.errors import FileFormatError
 from offramp.evaluation.references import fixed_exits
+from offramp.evaluation.words import NETWORK, Words, words_for, words_of
 from offramp.files import (
     KINDS,
     StoredFile,
@@ -80,11 +81,12 @@ def _contents(folder: Path) -> ResultTable:
 
 
 def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
+    words = words_for(ledger)
     facts = {
         "split": ledger.split,
         "samples": f"{len(ledger):,}"
         + ("" if ledger.groups is None else f" in {ledger.num_units:,} groups"),
-        "exits": str(ledger.num_exits),
+        words.stages: str(ledger.num_exits),
         "classes": str(ledger.num_classes)
         if ledger.has_logits
         else f"none: {ledger.history_type.name}",
@@ -92,14 +94,14 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
         "network": ledger.network or "unknown",
         "sample ids": "unknown" if ledger.sample_ids is None else f"{ledger.data_fingerprint}",
         "cost unit": _unit(ledger),
-        "cost without exits": quantity(ledger.reference_cost),
+        words.of("cost of the network without exits"): quantity(ledger.reference_cost),
     }
     accuracies, caption = ["unknown"] * ledger.num_exits, "There are no labels."
     if ledger.has_labels:
         correct = ledger.heads_correct
         accuracies = [f"{row.accuracy:.2%}" for row in fixed_exits(ledger, correct)]
         lost = float(hopeless(correct).mean())
-        caption = f"{lost:.1%} of the samples are hopeless: no exit gets them right."
+        caption = f"{lost:.1%} of the samples are hopeless: no {words.stage} gets them right."
     shares = ledger.costs / ledger.reference_cost
     exits = [
         cells(number, quantity(float(cost)), f"{float(share):.1%}", accuracy)
@@ -107,12 +109,9 @@ def _ledger(path: Path, ledger: Ledger) -> list[ResultTable]:
             zip(ledger.costs, shares, accuracies, strict=True)
         )
     ]
-    return [
-        _facts("Ledger", path, facts),
-        ResultTable(
-            "exits", "Exits", ["exit", "cost up to here", "share", "accuracy"], exits, caption
-        ),
-    ]
+    columns = [words.stage, "cost up to here", "share", "accuracy"]
+    table = ResultTable("exits", words.stages.capitalize(), columns, exits, caption)
+    return [_facts("Ledger", path, facts), table]
 
 
 def _policy(path: Path, policy: Policy) -> list[ResultTable]:
@@ -123,23 +122,26 @@ def _policy(path: Path, policy: Policy) -> list[ResultTable]:
         "network": policy.network or "unknown",
         "data used": ", ".join(uses),
     }
+    words = NETWORK
     if policy.cost_model is not None:
+        words = words_of(policy.history_type.has_logits, policy.cost_model)
         exits = ", ".join(map(str, policy.exits))
-        facts |= {"exits of the network": exits, "cost unit": _unit(policy)}
+        named = words.stages if words is not NETWORK else "exits of the network"
+        facts |= {named: exits, "cost unit": _unit(policy)}
     if policy.made is not None:
         facts = {"made": str(policy.made), **facts}
     if policy.is_tuned:
         points = policy.points
         ends = f"{float(points.budgets.min()):.1%} to {float(points.budgets.max()):.1%}"
-        facts["operating points"] = f"{len(points)}, at {ends} of the network without exits"
+        facts["operating points"] = f"{len(points)}, at {ends} of {words.whole}"
     if policy.guarantee is not None:
         facts["guarantee"] = policy.guarantee
     if policy.is_tuned and policy.selected is None:
         facts["operating point"] = "not chosen yet: pass --budget, or use policy.at(...) in Python"
     found = [_facts("Policy", path, facts)]
     if policy.is_tuned:
-        found.append(_budgets(policy))
-    return found if policy.selected is None else [*found, _point(policy, policy.selected)]
+        found.append(_budgets(policy, words))
+    return found if policy.selected is None else [*found, _point(policy, policy.selected, words)]
 
 
 def _unit(priced: Ledger | Policy) -> str:
@@ -153,7 +155,7 @@ SHOWN = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Budgets at which a policy is shown."""
 
 
-def _budgets(policy: Policy) -> ResultTable:
+def _budgets(policy: Policy, words: Words) -> ResultTable:
     """The operating points that a few budgets lead to: cost, accuracy and thresholds."""
     points = policy.points
     reached = [budget for budget in SHOWN if budget >= float(points.budgets[0])]
@@ -170,10 +172,11 @@ def _budgets(policy: Policy) -> ResultTable:
             )
         )
     split = _tuned_on(policy)
-    full = "" if math.isnan(points.full_accuracy) else f"; full network {points.full_accuracy:.2%}"
-    columns = ["--budget", f"cost on {split}", "accuracy", "thresholds, exit by exit"]
+    full = "" if math.isnan(points.full_accuracy) else f"; {words.full} {points.full_accuracy:.2%}"
+    columns = ["--budget", f"cost on {split}", "accuracy"]
+    columns.append(f"thresholds, {words.stage} by {words.stage}")
     expected = "to be expected" if split == "val" else f"on {split}, no estimate for new samples"
-    caption = f"Accuracy: {expected}{full}. inf closes an exit."
+    caption = f"Accuracy: {expected}{full}. {words.of('inf closes the exit')}."
     return ResultTable("budgets", "Over budgets", columns, rows, caption)
 
 
@@ -182,7 +185,7 @@ def _tuned_on(policy: Policy) -> str:
     return next((use.split for use in reversed(policy.uses) if use.step == "tune"), "val")
 
 
-def _point(policy: Policy, selected: int) -> ResultTable:
+def _point(policy: Policy, selected: int, words: Words) -> ResultTable:
     points = policy.points
     columns = zip(policy.exits, policy.thresholds, points.shares[selected], strict=True)
     rows = [
@@ -198,9 +201,9 @@ def _point(policy: Policy, selected: int) -> ResultTable:
     else:
         caption += (
             f"{float(points.accuracies[selected]):.2%} accuracy{expected}; "
-            f"the full network reaches {points.full_accuracy:.2%} on {split}."
+            f"the {words.full} reaches {points.full_accuracy:.2%} on {split}."
         )
-    names = ["exit", "threshold", f"leave on {split}"]
+    names = [words.stage, "threshold", f"leave on {split}"]
     return ResultTable("point", f"Operating point {selected}", names, rows, caption)
 
 
