@@ -1,6 +1,7 @@
 """Faults of tables and cascades that would otherwise give plausible figures."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -27,6 +28,27 @@ def test_labels_of_another_type_are_warned_of_with_the_remedy(tmp_path):
     labels = {"labels": [4], "costs": [1, 2], "split": "all", "confidence": [[0.5, 0.6]]}
     found = Ledger.from_answers([["4", "5"]], normalise=str, **labels)
     assert found.labels.tolist() == [[True, False]]
+
+
+def test_a_model_of_several_that_answers_in_another_type_is_named_with_the_remedy(tmp_path):
+    def of_type(kind):
+        return lambda items: [(kind(item), 0.9) for item in items]
+
+    members = [Member(of_type(str), 1.0, "small"), Member(of_type(int), 5.0, "large")]
+    found = r"no answer of `large` is ever right, .* is 1 \(int\), and its label '1' \(str\)"
+    with pytest.warns(LedgerWarning, match=found):
+        offramp.Cascade(members).record((["1", "2"], ["1", "2"]), split="all")
+    with pytest.warns(LedgerWarning, match=r"no answer of stage 1 is ever right, of 3 samples: "):
+        Ledger.load(table(tmp_path, *[{**ROW, "answers": ["4", 4]}] * 3), "all")
+    with pytest.warns(LedgerWarning, match=r"no answer of stage 1 is ever right, .* '5' \(str\)"):
+        Ledger.load(table(tmp_path, *[ROW] * 50), "all")
+
+
+def test_a_stage_that_knows_nothing_yet_is_no_sign_of_a_mistake(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Ledger.load(table(tmp_path, *[{**ROW, "answers": [None, "4"]}] * 3), "all")
+        Ledger.load(table(tmp_path, *[{**ROW, "answers": ["5", "4"]}] * 3), "all")
 
 
 def test_correct_that_is_never_true_is_warned_of():

@@ -17,6 +17,7 @@ import numpy as np
 from offramp.arrays import Array, as_numpy, float64, is_array, sigmoid
 from offramp.errors import LedgerError, LedgerWarning
 from offramp.ledger.history import voted_stage
+from offramp.ledger.oddities import warn_of_none_right
 
 LIMIT = 80.0  # of log-odds: a stage that is certain is surer than any that is not
 
@@ -115,6 +116,7 @@ def answer_table(
     correct: Any,  # noqa: ANN401
     features: Any,  # noqa: ANN401
     normalise: Normalise | None,
+    stage_names: Sequence[str] | None = None,
 ) -> tuple[Array, Array | None]:
     """Check answers, and make a table of them; see `Ledger.from_answers`.
 
@@ -130,9 +132,18 @@ def answer_table(
         places = [[row.index(form) for form in row] for row in forms]
         first = confidence.carried(_padded(places, np.int64))
     hits = _hits(forms, labels, correct, confidence.sizes, normalise)
-    right = None if hits is None else confidence.carried(_padded(hits, np.bool_))
-    if right is not None:
-        warn_of_none_right(forms, None if labels is None else list(labels), right)
+    right = None
+    if hits is not None:
+        own = _padded(hits, np.bool_)
+        right = confidence.carried(own)
+        pairs: dict[int, list[tuple[Any, Any]]] = {}  # by stage that is never right
+        for stage in [] if labels is None else np.flatnonzero(~own.any(axis=0)).tolist():
+            assert forms is not None and labels is not None
+            truths = as_numpy(labels).tolist() if is_array(labels) else labels
+            rows = zip(forms, truths, strict=True)
+            found = [(row[stage], truth) for row, truth in rows if stage < len(row)]
+            pairs[stage] = [pair for pair in found if pair[0] is not _MISSING]
+        warn_of_none_right(own, pairs, stage_names, lambda truth: same_form(truth, normalise))
     parts = [odds[..., None], first[..., None]]
     if features is not None:
         parts.append(confidence.carried(_features(features, confidence)))
@@ -246,25 +257,6 @@ def _warn_of_impossible(rows: Rows, name: str) -> None:
             LedgerWarning,
             stacklevel=4,
         )
-
-
-def warn_of_none_right(forms: Rows | None, truths: Sequence[Any] | None, right: Array) -> None:
-    """Warn where no answer is right, of any sample: labels may be written in another way."""
-    if right.any():
-        return
-    hint = "is `correct` what it should be?"
-    if forms is not None and truths is not None:
-        answer = next(form for form in forms[0] if form is not _MISSING)
-        hint = (
-            f"the first answer is {answer!r} ({type(answer).__name__}), and its label "
-            f"{truths[0]!r} ({type(truths[0]).__name__}); `normalise`, such as str, brings both "
-            "into the form that is compared"
-        )
-    warnings.warn(
-        f"no answer of the {len(right):,} samples is ever right: {hint}",
-        LedgerWarning,
-        stacklevel=4,
-    )
 
 
 def _odds(

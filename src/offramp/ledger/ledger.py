@@ -154,6 +154,7 @@ class Ledger(SampleOrigin):
         network: str | None = None,
         reference: str = "last",
         positive: Any = None,  # noqa: ANN401
+        stage_names: Sequence[str] | None = None,
     ) -> "AnswerLedger":
         """A ledger of anything that answers in stages, without logits.
 
@@ -183,6 +184,7 @@ class Ledger(SampleOrigin):
             reference: What accuracies are held against: the `last` stage, or the `vote` of all
                 stages, for samples of one model.
             positive: An answer, such as "yes", whose precision or recall is to be guaranteed.
+            stage_names: `[M]`, what warnings call the stages; they are not kept.
 
         Raises:
             LedgerError: With the sample and the stage.
@@ -203,7 +205,9 @@ class Ledger(SampleOrigin):
             ([[True, True], [False, True], [True, True]], [2, 2, 1])
         """
         stated = Confidences.of(confidence, log_confidence, mask, answers)
-        outputs, right = answer_table(answers, stated, labels, correct, features, normalise)
+        outputs, right = answer_table(
+            answers, stated, labels, correct, features, normalise, stage_names
+        )
         if not isinstance(costs, Costs | BatchTimes):
             costs = Costs.from_cumulative(padded_costs(costs, stated), unit)
         check.one_of("reference", reference, ("last", "vote"), LedgerError)

@@ -3,8 +3,8 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import pdtrc
@@ -36,6 +36,48 @@ def warn_of_oddities(ledgers: Iterable["Ledger"]) -> None:
     for ledger in ledgers:
         for text in oddities(ledger):
             warnings.warn(f"{ledger.split}: {text}", LedgerWarning, stacklevel=3)
+
+
+def warn_of_none_right(
+    right: Array,
+    pairs: Mapping[int, Sequence[tuple[Any, Any]]],
+    names: Sequence[str] | None,
+    form_of: Callable[[Any], Any],
+) -> None:
+    """Warn where no answer is right, of any stage or of one: labels may be written otherwise.
+
+    A few wrong answers of the right type are no sign: the first of a chain may know nothing.
+
+    Args:
+        right: bool `[N, W]`.
+        pairs: By stage that is never right, its answers and their labels; none where answers or
+            labels are not known.
+        names: `[W]`, of the stages.
+        form_of: A label as it is compared.
+    """
+    if not right.any():
+        hint = "is `correct` what it should be?"
+        if pairs:
+            hint = _both_forms(*next(iter(pairs.values()))[0])
+        text = f"no answer of the {len(right):,} samples is ever right: {hint}"
+        warnings.warn(text, LedgerWarning, stacklevel=4)
+        return
+    for stage, given in pairs.items():
+        kinds = {type(form_of(truth)) for _, truth in given}
+        strange = [pair for pair in given if pair[0] is not None and type(pair[0]) not in kinds]
+        if strange or len(given) >= FEW:
+            who = f"stage {stage}" if names is None else f"`{names[stage]}`"
+            hint = _both_forms(*(strange or given)[0])
+            text = f"no answer of {who} is ever right, of {len(given):,} samples: {hint}"
+            warnings.warn(text, LedgerWarning, stacklevel=4)
+
+
+def _both_forms(answer: Any, truth: Any) -> str:  # noqa: ANN401
+    return (
+        f"the first answer is {answer!r} ({type(answer).__name__}), and its label {truth!r} "
+        f"({type(truth).__name__}); `normalise`, such as str, brings both into the form that is "
+        "compared"
+    )
 
 
 def oddities(ledger: "Ledger") -> list[str]:

@@ -227,6 +227,7 @@ class Cascade:
             labels=labels,
             costs=costs,
             normalise=self.settings.normalise,
+            stage_names=names,
             **known,
         )
 
