@@ -219,6 +219,20 @@ def test_auto_and_inspect_speak_of_the_models_of_a_cascade(here, tmp_path):
     assert "exit" not in text and "full network" not in text
 
 
+def test_auto_refuses_what_gives_nothing_to_choose_by(here, tmp_path):
+    path, rows = answers_of_models(tmp_path)
+    auto = ("auto", path, "--out", tmp_path / "p")
+    bare = [{key: row[key] for key in row if key != "label"} for row in rows]
+    path.write_text("\n".join(map(json.dumps, bare)))
+    assert_refused(here(*auto), f"{path} has none", "right answer, in a column `label`")
+    path.write_text("\n".join(map(json.dumps, [*rows, *bare])))
+    row = "row 301 lacks label, which other rows have; give it the right answer, or remove the"
+    assert_refused(here(*auto), row)
+    answers_of_models(tmp_path, right=4)
+    assert_refused(here(*auto), f"no answer in {path} is ever right, so there is nothing to")
+    assert not (tmp_path / "p").exists()
+
+
 def test_fit_takes_auto_as_any_method(here, folder, tmp_path):
     result = here("fit", folder, "--budget", 0.5, "--method", "auto", "--out", tmp_path / "p")
     assert result.returncode == 0, result.stderr

@@ -17,7 +17,7 @@ from offramp.cli.options import (
     share,
 )
 from offramp.cli.settings import completing
-from offramp.errors import ConfigError
+from offramp.errors import ConfigError, LedgerError
 from offramp.registry import CANDIDATES, GROUPS, LOSSES
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def auto_command(
     from offramp.advice.auto import Auto
 
     splits = ledgers.read(needs_test=False)
+    _check_labels(ledgers.path, splits)
     chosen = Auto(candidates=tuple(methods))
     _save(_fitted(chosen, splits, budget), folder, chosen.name, ledgers, splits)
 
@@ -149,6 +150,25 @@ def certify_command(
     out.print(str(certificate))
     out.give(guarantee=certificate.policy.guarantee)
     _save(certificate.policy, folder, method, ledgers, splits, found.thresholds)
+
+
+def _check_labels(path: Path, splits: "Mapping[str, Ledger]") -> None:
+    """Raise where there is nothing to choose by: no labels, or no answer that is ever right."""
+    used = splits["held_out"], splits["val"]
+    for ledger in used:
+        if not ledger.has_labels:
+            name = (
+                "class, as `labels`" if ledger.has_logits else "right answer, in a column `label`"
+            )
+            raise LedgerError(
+                f"auto chooses by labels, and {path} has none ({ledger.split}): give each sample "
+                f"its {name}"
+            )
+    if not any(ledger.heads_correct.any() for ledger in used):
+        raise LedgerError(
+            f"no answer in {path} is ever right, so there is nothing to choose by: bring answers "
+            "and labels into one form and one type"
+        )
 
 
 def _fitted(

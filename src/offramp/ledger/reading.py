@@ -337,8 +337,9 @@ def read_table(path: Path) -> dict[str, Any]:
     for number, row in enumerate(rows):
         lacking = sorted(names - set(row))
         if lacking:
+            cure = "; give it the right answer, or remove the row" if "label" in lacking else ""
             raise FileFormatError(
-                f"{path}, row {number + 1} lacks {', '.join(lacking)}, which other rows have"
+                f"{path}, row {number + 1} lacks {', '.join(lacking)}, which other rows have{cure}"
             )
     table = {name: [row[name] for row in rows] for name in names}
     table |= {name: _alike(path, name, table[name]) for name in ALIKE if name in names}
