@@ -208,11 +208,7 @@ class Calls:
     def _check_cost(self, run: ModelRun, response: Response) -> None:
         """Check what a call has cost as soon as it is stated, before more is paid."""
         member, cost = run.member, response.cost
-        if cost is None:
-            # Multiply-accumulates are counted, seconds are measured, and failures may be free.
-            if member.costs is None and not response.error and self._settings.unit not in FOUND:
-                raise unknown_cost(member.name)
-        elif isinstance(cost, str) or not 0 <= cost < math.inf:
+        if cost is not None and (isinstance(cost, str) or not 0 <= cost < math.inf):
             raise NetworkError(
                 f"`{member.name}` must return a cost of at least 0 with its answer, got {cost!r}"
             )

@@ -20,7 +20,15 @@ from offramp.ledger.answers import Normalise
 from offramp.policy import Policy
 from offramp.progress import Progress, showing
 from offramp.runtime import recording
-from offramp.runtime.calls import BackgroundLoop, Calls, CallSettings, driven, passes
+from offramp.runtime.calls import (
+    FOUND,
+    BackgroundLoop,
+    Calls,
+    CallSettings,
+    driven,
+    passes,
+    unknown_cost,
+)
 from offramp.runtime.cascade_run import Answering, CascadeAnswer, Plan, route
 from offramp.runtime.members import Member, Response, count, picked, stacked, told_apart
 
@@ -242,7 +250,13 @@ class Cascade:
         known = {} if journal is None else journal.known
         progress.start("recording", count(inputs) * self.num_stages, done=len(known))
 
+        of_stage = [member for member in self.members for _ in range(member.stages)]
+
         def keep(row: int, stage: int, response: Response) -> None:
+            # Multiply-accumulates are counted, seconds are measured, and failures may be free.
+            nothing_states_it = response.cost is None and of_stage[stage].costs is None
+            if nothing_states_it and not response.error and self.settings.unit not in FOUND:
+                raise unknown_cost(of_stage[stage].name)
             if journal is not None:
                 journal.add(row, stage, response)
             progress.advance()
