@@ -20,7 +20,7 @@ from offramp.errors import ConfigError, FileFormatError, LedgerError, NetworkErr
 from offramp.serving import GatewayConfig
 from offramp.serving.chat import Endpoint, chunks, dollars
 from offramp.serving.gateway import Gateway
-from offramp.serving.gateway_config import ChatMember, Price, named
+from offramp.serving.gateway_config import ChatMember, TokenPrice, named
 
 from ..deployment import without_torch
 from .stand_in import (
@@ -265,7 +265,8 @@ def test_members_get_their_own_keys_models_and_parameters(tmp_path, monkeypatch)
 
     async def program(made, client):
         member = ChatMember(
-            name="one", model="small", url="http://models/v1/", key="SMALL_KEY", price=Price(),
+            name="one", model="small", url="http://models/v1/", key="SMALL_KEY",
+            price=TokenPrice(),
             parameters={"temperature": 0.5},
         )  # fmt: skip
         endpoint = Endpoint(member)
@@ -280,13 +281,13 @@ def test_members_get_their_own_keys_models_and_parameters(tmp_path, monkeypatch)
     assert response.answer.form == "2" and response.confidence == pytest.approx(0.9)
     monkeypatch.delenv("SMALL_KEY")
     with pytest.raises(ConfigError, match=r"key of `one` is not set: .* variable SMALL_KEY"):
-        Endpoint(ChatMember(name="one", url="x", key="SMALL_KEY", price=Price()))
+        Endpoint(ChatMember(name="one", url="x", key="SMALL_KEY", price=TokenPrice()))
 
 
 @pytest.mark.parametrize("field", ["input", "output", "call"])
 def test_a_negative_price_is_refused(field):
     with pytest.raises(ConfigError, match=f"`price.{field} of one` must be at least 0, got -5"):
-        ChatMember(name="one", url="x", price=Price(**{field: -5.0}))
+        ChatMember(name="one", url="x", price=TokenPrice(**{field: -5.0}))
 
 
 def halves(made):
@@ -302,9 +303,9 @@ def halves(made):
     ],
 )
 def test_answers_and_confidences_are_read_as_configured(confidence, content, expected):
-    member = ChatMember(name="one", url="x", price=Price(), confidence="json")
+    member = ChatMember(name="one", url="x", price=TokenPrice(), confidence="json")
     if confidence != f"{__name__}:halves":
-        member = ChatMember(name="one", url="x", price=Price(), confidence=confidence)
+        member = ChatMember(name="one", url="x", price=TokenPrice(), confidence=confidence)
     made = completion("small", "4-4")
     made["choices"][0]["message"]["content"] = content
     tokens = [{"logprob": -0.1}, {"logprob": -0.3462871}]
@@ -323,7 +324,7 @@ def test_a_function_that_reads_is_named_by_its_place():
 
 def test_tokens_that_are_not_stated_count_nothing_and_warn(caplog):
     with caplog.at_level(logging.WARNING, logger="offramp.serving"):
-        assert dollars({}, Price(input=1.0, call=0.25)) == 0.25
+        assert dollars({}, TokenPrice(input=1.0, call=0.25)) == 0.25
     assert "does not say its usage" in caplog.text
 
 

@@ -29,7 +29,7 @@ from offramp.runtime.calls import (
     passes,
     unknown_cost,
 )
-from offramp.runtime.cascade_run import Answering, CascadeAnswer, Plan, route
+from offramp.runtime.cascade_run import Answering, CascadeAnswer, PreparedPolicy, route
 from offramp.runtime.members import Member, Response, count, picked, stacked, told_apart
 
 
@@ -99,7 +99,7 @@ class Cascade:
                     f"the costs of `{member.name}` are in {known}, and the cascade counts in "
                     f"{unit}: say Cascade(..., unit={known!r}), and state all costs in it"
                 )
-        self._plan: Plan | None = None
+        self._plan: PreparedPolicy | None = None
         self._here = Calls(self.settings, in_loop=False)
         self._calls: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Calls]
         self._calls, self._lock = weakref.WeakKeyDictionary(), Lock()
@@ -346,12 +346,12 @@ class Cascade:
             until = time.monotonic() + deadline
         return await Answering(plan, inputs, self._calls_here(), until).answers()
 
-    def _prepared(self, policy: Policy) -> Plan:
+    def _prepared(self, policy: Policy) -> PreparedPolicy:
         """What a policy asks; checked and prepared when it first comes."""
         plan = self._plan
         if plan is None or plan.policy is not policy or plan.decider is not policy.decider:
             self.check_policy(policy)
-            self._plan = plan = Plan(self.members, policy, self.settings.normalise)
+            self._plan = plan = PreparedPolicy(self.members, policy, self.settings.normalise)
         return plan
 
     @property

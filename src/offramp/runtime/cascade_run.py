@@ -195,7 +195,7 @@ class Traffic:
                     self.pay(row, late)
 
 
-class Plan:
+class PreparedPolicy:
     """What a policy asks of a cascade, prepared once.
 
     Args:
@@ -233,7 +233,7 @@ class Answering(Traffic):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PreparedPolicy,
         inputs: Any,  # noqa: ANN401
         calls: Calls,
         until: float | None = None,
@@ -297,7 +297,7 @@ class _Item:
     confidence: float = float("nan")
     score: float = float("nan")
 
-    def add(self, place: int, name: str, response: Response, plan: Plan) -> None:
+    def add(self, place: int, name: str, response: Response, plan: PreparedPolicy) -> None:
         """Take in what the model of a stage gave."""
         self.failed_now = False
         self.cost += plan.stated[place] if response.cost is None else float(response.cost)
@@ -331,7 +331,7 @@ class _Item:
             self.given.append(self.given[-1])
             self.forms += self.forms[-1:]
 
-    def answer(self, plan: Plan) -> CascadeAnswer:
+    def answer(self, plan: PreparedPolicy) -> CascadeAnswer:
         """What to return."""
         if not self.given:
             why = self.why or "failed"

@@ -10,7 +10,7 @@ import numpy as np
 from offramp.arrays import AnyArray, Array, clipped, values_at
 from offramp.costs import mean_costs
 from offramp.ledger import History
-from offramp.scorers.ridge import RidgeScorer, Teacher
+from offramp.scorers.ridge import RidgeScorer, SoftTargets
 from offramp.targets import soft_correctness
 
 PRICE_GRID = tuple(np.logspace(-2.2, 0.8, 12).tolist())
@@ -52,7 +52,7 @@ class BreakEven(RidgeScorer):
 
     def fit_unlabelled(self, history: History, costs: Array) -> Self:
         """The same with the last exit's probabilities, taken as they are, in place of labels."""
-        return self._fit(history, Teacher.unlabelled(history), costs)
+        return self._fit(history, SoftTargets.unlabelled(history), costs)
 
     def _score(self, outputs: AnyArray) -> AnyArray:
         """Minus the logarithm of the break-even price."""
@@ -67,7 +67,7 @@ class BreakEven(RidgeScorer):
         designs: list[Array],
         penalties: Array,
         predictions: Array,
-        teacher: Teacher,
+        teacher: SoftTargets,
         costs: Array,
     ) -> list[Array]:
         chances = soft_correctness(predictions, teacher.probs)

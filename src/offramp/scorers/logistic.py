@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from offramp.arrays import AnyArray, Array, sigmoid
-from offramp.scorers.ridge import RidgeScorer, Teacher, fit_logistic
+from offramp.scorers.ridge import RidgeScorer, SoftTargets, fit_logistic
 from offramp.targets import stop_target
 
 SOFTNESS = 0.75  # weight of the soft target beside the hard one
@@ -48,7 +48,7 @@ class LogisticCorrector(RidgeScorer):
         designs: list[Array],
         penalties: Array,
         predictions: Array,
-        teacher: Teacher,
+        teacher: SoftTargets,
         costs: Array,
     ) -> list[Array]:
         assert teacher.labels is not None

@@ -75,9 +75,9 @@ class RidgeScorer(PreparedScorer):
 
     def fit(self, history: History, labels: Array, costs: Array) -> Self:
         """Solve one regression per exit but the last, from the last one backwards."""
-        return self._fit(history, Teacher.of(history, labels), costs)
+        return self._fit(history, SoftTargets.of(history, labels), costs)
 
-    def _fit(self, history: History, teacher: "Teacher", costs: Array) -> Self:
+    def _fit(self, history: History, teacher: "SoftTargets", costs: Array) -> Self:
         designs = self._designs(history)
         penalties = self._penalties(history.num_classes, not history.has_logits)
         predictions = np.concatenate([part.predictions for _, part in history.chunks()])
@@ -98,7 +98,7 @@ class RidgeScorer(PreparedScorer):
         designs: list[Array],
         penalties: Array,
         predictions: Array,
-        teacher: "Teacher",
+        teacher: "SoftTargets",
         costs: Array,
     ) -> list[Array]:
         """Coefficients `[D+1, O]` of every exit but the last.
@@ -273,7 +273,7 @@ def _past(history: History, first: AnyArray, index: AnyArray) -> list[AnyArray]:
 
 
 @dataclass(frozen=True)
-class Teacher:
+class SoftTargets:
     """Class probabilities by the likeliest ensemble of the answers of all exits, and labels.
 
     Attributes:
@@ -293,7 +293,7 @@ class Teacher:
         return soft_stop_target(predictions, self.probs) if self.stops is None else self.stops
 
     @classmethod
-    def of(cls, history: History, labels: Array) -> "Teacher":
+    def of(cls, history: History, labels: Array) -> "SoftTargets":
         """Fitted to labels."""
         if not history.has_logits:
             said = history.predictions
@@ -304,7 +304,7 @@ class Teacher:
         return cls(cls._mixed(history, weights), labels)
 
     @classmethod
-    def unlabelled(cls, history: History) -> "Teacher":
+    def unlabelled(cls, history: History) -> "SoftTargets":
         """The last exit, taken at its word."""
         if not history.has_logits:
             return cls(float64(history.chances))

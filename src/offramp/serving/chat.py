@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offramp.errors import ConfigError
 from offramp.runtime.members import Member, Response
-from offramp.serving.gateway_config import ChatMember, Price, named
+from offramp.serving.gateway_config import ChatMember, TokenPrice, named
 
 if TYPE_CHECKING:
     import httpx2
@@ -69,12 +69,12 @@ class Endpoint:
         return Response(Answered(form, completion), float(confidence), cost)
 
 
-def dollars(completion: Any, price: Price) -> float:  # noqa: ANN401 - whatever an endpoint sends
+def dollars(completion: Any, price: TokenPrice) -> float:  # noqa: ANN401 - whatever an endpoint sends
     """What a completion costs, by the tokens that it says it took.
 
     Example:
         >>> usage = {"prompt_tokens": 1000, "completion_tokens": 100}
-        >>> round(dollars({"usage": usage}, Price(input=0.5, output=2.0)), 6)
+        >>> round(dollars({"usage": usage}, TokenPrice(input=0.5, output=2.0)), 6)
         0.0007
     """
     usage = completion.get("usage") if isinstance(completion, dict) else None

@@ -85,7 +85,7 @@ class Gateway:
             Path(config.log).parent.mkdir(parents=True, exist_ok=True)
         self._api_key = os.environ.get(API_KEY) or None
         self._behind: set[asyncio.Task[None]] = set()
-        self.metrics = Metrics(self.cascade.stage_names)
+        self.metrics = GatewayMetrics(self.cascade.stage_names)
 
     def _policy(self) -> Policy | None:
         config = self.config
@@ -263,7 +263,7 @@ class Gateway:
         )
 
 
-class Metrics(RequestMetrics):
+class GatewayMetrics(RequestMetrics):
     """What a gateway has done and paid, for Prometheus.
 
     Args:

@@ -16,7 +16,7 @@ from offramp.files import near_path, read_json, restore
 READINGS = ("logprobs", "mean-logprobs", "json")
 
 
-class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TokenPrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Dollars for a million tokens, and for a call."""
 
     input: float = 0.0
@@ -43,7 +43,7 @@ class ChatMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     name: str
     url: str
-    price: Price
+    price: TokenPrice
     model: str = ""
     key: str = ""
     timeout: float = 30.0
